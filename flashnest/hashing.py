@@ -1,0 +1,116 @@
+"""Keys: 64-bit n-gram hashes by numba, 128-bit chained chunk digests by xxh3. Stores see only the keys.
+
+An n-gram key hashes the last n tokens walking backwards from the newest, so one walk over 32 tokens gives the
+keys of all lengths. The mix is one round of the published splitmix64 finaliser a token (Steele et al., OOPSLA 2014),
+salted by the namespace; drafts are verified by the model, so this hash needs speed and spread, not secrecy.
+
+A chunk digest is xxh3_128(parent digest, 32 token ids) seeded from namespace and kv_version: KV depends on every
+token before it, so the key chains its parent (design.md 4). The table's key is the digest's low half; the whole
+digest and the tokens themselves are compared before a block is reused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xxhash
+
+from flashnest.jit import inline_kernel, kernel
+from flashnest.record import CHUNK_TOKENS, I32Array, U32Array, U64Array
+
+_M1 = np.uint64(0xBF58476D1CE4E5B9)
+_M2 = np.uint64(0x94D049BB133111EB)
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
+
+
+@inline_kernel
+def mix64(x: np.uint64) -> np.uint64:
+    """Return the splitmix64 finaliser of `x`: a bijection with full avalanche."""
+    x = (x ^ (x >> _S30)) * _M1
+    x = (x ^ (x >> _S27)) * _M2
+    return x ^ (x >> _S31)
+
+
+@inline_kernel
+def hash_tail(tokens: I32Array, end: int, lengths: I32Array, salt: np.uint64, out: U64Array) -> int:
+    """Write the keys of the n-grams that end before index `end`, one for each length (ascending) that fits.
+
+    Returns how many lengths fitted. A key is never 0: stores use 0 for an empty slot.
+    """
+    h = salt
+    done = 0
+    fitted = 0
+    for i in range(len(lengths)):
+        n = lengths[i]
+        if n > end:
+            break
+        fitted += 1
+        while done < n:
+            done += 1
+            h = mix64(h + _GOLDEN + np.uint64(np.uint32(tokens[end - done])))
+        key = mix64(h ^ np.uint64(n))
+        out[i] = key if key != np.uint64(0) else _GOLDEN
+    return fitted
+
+
+@kernel
+def hash_tails(tokens: I32Array, ends: I32Array, salts: U64Array, lengths: I32Array, out: U64Array) -> None:
+    """Hash the tails of many sequences in one call.
+
+    tokens int32 (rows, width): row r holds a sequence; ends int32 (rows,): its length; salts uint64 (rows,);
+    lengths int32 (k,) ascending; out uint64 (rows, k): 0 where the sequence is shorter than the length.
+    """
+    for r in range(ends.shape[0]):
+        fitted = hash_tail(tokens[r], ends[r], lengths, salts[r], out[r])
+        for i in range(fitted, lengths.shape[0]):
+            out[r, i] = np.uint64(0)
+
+
+@kernel
+def hash_positions(tokens: I32Array, start: int, stop: int, salt: np.uint64, lengths: I32Array, out: U64Array) -> None:
+    """Hash the n-grams that end before each index of start..stop-1 of one sequence.
+
+    tokens int32 (width,); out uint64 (stop - start, k): 0 where fewer tokens precede the index than the length.
+    """
+    for p in range(start, stop):
+        row = out[p - start]
+        fitted = hash_tail(tokens, p, lengths, salt, row)
+        for i in range(fitted, lengths.shape[0]):
+            row[i] = np.uint64(0)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkKeys:
+    """The chained keys of a prompt's full chunks.
+
+    keys uint64 (chunks,): what the table is asked; digests uint32 (chunks, 4): the whole 128-bit digest, low word
+    first. `parents[i]` is `digests[i - 1]`, zeros for the first.
+    """
+
+    keys: U64Array
+    digests: U32Array
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+def chunk_seed(salt: int, kv_version: int) -> int:
+    """Return the 64-bit seed that keeps tenants and weights apart in chunk digests."""
+    return xxhash.xxh3_64_intdigest(salt.to_bytes(8, "little") + kv_version.to_bytes(8, "little"))
+
+
+def chunk_keys(tokens: I32Array, seed: int, parent: bytes = b"\0" * 16) -> ChunkKeys:
+    """Hash the full 32-token chunks of `tokens` (int32, 1-D), chained from `parent`; a last part chunk is left out."""
+    count = len(tokens) // CHUNK_TOKENS
+    data = np.ascontiguousarray(tokens[: count * CHUNK_TOKENS], dtype="<i4").tobytes()
+    step = 4 * CHUNK_TOKENS
+    digests = np.empty((count, 16), np.uint8)
+    for i in range(count):
+        parent = xxhash.xxh3_128_digest(parent + data[i * step : (i + 1) * step], seed=seed)[::-1]
+        digests[i] = np.frombuffer(parent, np.uint8)
+    words = digests.view(np.uint32).reshape(count, 4)
+    keys = words[:, :2].copy().view(np.uint64).reshape(count)
+    keys[keys == 0] = _GOLDEN
+    return ChunkKeys(keys, words)

@@ -1,0 +1,100 @@
+"""One request: its prompt, its sampling rules, what it has said so far, and how it ended. Decides nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+
+from flashnest.record import CHUNK_TOKENS, I32Array
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are chosen. temperature 0 is greedy; `top_p` cuts the tail of the sorted distribution.
+
+    `stop` strings end the request; like EOS they are cut from the output. `ignore_eos` keeps going to `max_tokens`.
+    """
+
+    max_tokens: int = 64
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the arg max decides."""
+        return self.temperature == 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a workload hands to the engine.
+
+    tokens int32 (n,), n >= 1. `reference` int32 (m,): what the emulated back end "says"; the torch back end ignores it.
+    """
+
+    tokens: I32Array
+    namespace: str = "default"
+    reference: I32Array | None = None
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+
+
+class Finish(Enum):
+    """Why a request ended."""
+
+    EOS = "eos"
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+
+
+class Phase(Enum):
+    """Where a request stands: waiting, its chunk keys asked of a cold tier, prefilling, decoding, done."""
+
+    WAITING = "waiting"
+    PROBING = "probing"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    DONE = "done"
+
+
+@dataclass(slots=True)
+class Request:
+    """A request in flight. `tokens[:length]` is prompt and output so far; the engine alone changes it."""
+
+    id: int
+    prompt: Prompt
+    arrived_s: float
+    tokens: I32Array = field(init=False)
+    length: int = field(init=False)
+    computed: int = 0
+    """Tokens whose KV is in the pool."""
+    blocks: list[int] = field(default_factory=list)
+    phase: Phase = Phase.WAITING
+    finish: Finish | None = None
+    reused_tokens: int = 0
+    token_times_s: list[float] = field(default_factory=list)
+    """When each output token was committed; several tokens of one draft share a time."""
+
+    def __post_init__(self) -> None:
+        self.length = len(self.prompt.tokens)
+        self.tokens = np.zeros(self.length + self.prompt.sampling.max_tokens, np.int32)
+        self.tokens[: self.length] = self.prompt.tokens
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens in the prompt."""
+        return len(self.prompt.tokens)
+
+    @property
+    def output(self) -> I32Array:
+        """The tokens said so far."""
+        return self.tokens[self.prompt_length : self.length]
+
+    def blocks_needed(self, tokens: int) -> int:
+        """Return how many KV blocks `tokens` tokens take."""
+        return -(-tokens // CHUNK_TOKENS)
