@@ -1,0 +1,309 @@
+"""Draft chains: the longest n-gram known to the table or to the request's own text. Knows no engine and no model.
+
+`propose` and `learn` take arrays, so that a host engine can drive the same code (design.md 7). The drafter never
+decides how many tokens are worth verifying: that is the governor's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+import numpy as np
+
+from flashnest.hashing import hash_positions, hash_tails
+from flashnest.jit import kernel
+from flashnest.record import (
+    ACCEPTED,
+    CHAIN,
+    DRAFTED,
+    MAX_NGRAM_TOKENS,
+    BoolArray,
+    F64Array,
+    I32Array,
+    I64Array,
+    Kind,
+    Tier,
+    U8Array,
+    U32Array,
+    U64Array,
+    row_chain_lengths,
+    row_kinds,
+    row_words,
+)
+from flashnest.storage.store import Found
+
+LEARN_BATCH = 8192
+"""Records built before they are handed to the table in one call: 0.5 MB of rows, about 1 ms of inserts."""
+
+
+class Source(IntEnum):
+    """Where a draft came from."""
+
+    NONE = 0
+    OWN = 1
+    DRAM = 2
+    NVME = 3
+
+
+class DraftTable(Protocol):
+    """What the drafter asks of a table; `flashnest.storage.router.Router` is one."""
+
+    def longest_many(self, keys: U64Array, tickets: I64Array, found: Found, index: I64Array) -> None:
+        """For each row of keys (rows, k) find the longest record; index (rows,) is -1 where none is at hand."""
+
+    def insert_many(self, keys: U64Array, rows: U32Array) -> BoolArray:
+        """Insert records where the policy places them."""
+
+    def feedback_many(self, keys: U64Array, drafted: U32Array, accepted: U32Array) -> None:
+        """Add verification results to records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """One proposal a row: buffers owned by the drafter and overwritten by the next `propose`.
+
+    tokens int32 (rows, width); lengths int32 (rows,): 0 for no draft; sources uint8 (rows,): `Source` codes;
+    matched int32 (rows,): tokens of context that matched; keys uint64 (rows,): the record, 0 for own text;
+    tried, agreed uint32 (rows,): the record's verification history.
+    """
+
+    tokens: I32Array
+    lengths: I32Array
+    sources: U8Array
+    matched: I32Array
+    keys: U64Array
+    tried: U32Array
+    agreed: U32Array
+
+    @classmethod
+    def allocate(cls, rows: int, width: int) -> Drafts:
+        """Return buffers for `rows` sequences and drafts of up to `width` tokens."""
+        return cls(
+            np.zeros((rows, width), np.int32),
+            np.zeros(rows, np.int32),
+            np.zeros(rows, np.uint8),
+            np.zeros(rows, np.int32),
+            np.zeros(rows, np.uint64),
+            np.zeros(rows, np.uint32),
+            np.zeros(rows, np.uint32),
+        )
+
+    def clear(self, rows: int) -> None:
+        """Forget the proposals of the first `rows` rows."""
+        for array in (self.lengths, self.sources, self.matched, self.keys, self.tried, self.agreed):
+            array[:rows] = 0
+
+    def offer(self, row: int, source: Source, matched: int, chain: I32Array, key: int, tried: int, agreed: int) -> None:
+        """Take `chain` as the row's draft if its match is longer than what the row has."""
+        if len(chain) == 0 or matched <= self.matched[row]:
+            return
+        count = min(len(chain), self.tokens.shape[1])
+        self.tokens[row, :count] = chain[:count]
+        self.lengths[row] = count
+        self.sources[row] = source
+        self.matched[row] = matched
+        self.keys[row] = key
+        self.tried[row] = tried
+        self.agreed[row] = agreed
+
+
+@kernel
+def match_own(tokens: I32Array, length: int, shortest: int, longest: int, out: I64Array) -> None:
+    """Find the earlier place in a sequence whose last tokens equal the sequence's own tail over the most tokens.
+
+    Writes out[0] = index after the match (0 for none), out[1] = matched tokens, at most `longest`. The most recent of
+    equals wins. O(length) comparisons, most of which fail on the first token.
+    """
+    out[0] = 0
+    out[1] = 0
+    best = shortest - 1
+    for end in range(length - 1, shortest - 1, -1):
+        if tokens[end - 1] != tokens[length - 1]:
+            continue
+        matched = 1
+        while matched < longest and matched < end and tokens[end - 1 - matched] == tokens[length - 1 - matched]:
+            matched += 1
+        if matched > best:
+            best = matched
+            out[0] = end
+            out[1] = matched
+            if matched == longest:
+                return
+
+
+@kernel
+def build_rows(
+    tokens: I32Array,
+    start: int,
+    stop: int,
+    length: int,
+    lengths: I32Array,
+    namespace: int,
+    grams: U64Array,
+    keys: U64Array,
+    rows: U32Array,
+) -> int:
+    """Turn hashed positions start..stop-1 of one sequence into n-gram records; returns how many were written.
+
+    grams uint64 (stop - start, k) as from `hash_positions`; keys (m,) and rows (m, words) receive the records;
+    a record's chain is what follows its position, cut at `length`.
+    """
+    width = rows.shape[1] - CHAIN
+    count = 0
+    for p in range(start, stop):
+        chain = min(width, length - p)
+        for i in range(lengths.shape[0]):
+            key = grams[p - start, i]
+            if key == np.uint64(0):
+                continue
+            row = rows[count]
+            row[:] = 0
+            row[0] = (lengths[i] << 8) | (chain << 16)
+            row[1] = namespace
+            for j in range(chain):
+                row[CHAIN + j] = tokens[p + j]
+            keys[count] = key
+            count += 1
+    return count
+
+
+class Drafter:
+    """Proposes from the table and the sequences' own text, and learns from what the model said.
+
+    Not thread-safe: the engine's thread owns it. `ngram_lengths` ascend; the longest match wins, the table before the
+    own text at equal length because its record carries acceptance counts.
+    """
+
+    def __init__(
+        self, table: DraftTable, *, rows: int, ngram_lengths: tuple[int, ...], chain_words: int, max_draft_tokens: int
+    ) -> None:
+        if not ngram_lengths or list(ngram_lengths) != sorted(set(ngram_lengths)):
+            raise ValueError("ngram_lengths must ascend")
+        if ngram_lengths[-1] > MAX_NGRAM_TOKENS:
+            raise ValueError(f"an n-gram has at most {MAX_NGRAM_TOKENS} tokens")
+        self._table = table
+        self._lengths = np.array(ngram_lengths, np.int32)
+        self._chain_words = chain_words
+        words = row_words(chain_words)
+        self._found = Found.allocate(rows, words)
+        self._index = np.zeros(rows, np.int64)
+        self._keys = np.zeros((rows, len(ngram_lengths)), np.uint64)
+        self._tails = np.zeros((rows, MAX_NGRAM_TOKENS), np.int32)
+        self._ends = np.zeros(rows, np.int32)
+        self._own = np.zeros(2, np.int64)
+        self._learn_keys = np.zeros(LEARN_BATCH, np.uint64)
+        self._learn_rows = np.zeros((LEARN_BATCH, words), np.uint32)
+        self._learn_count = 0
+        self._grams = np.zeros((LEARN_BATCH // len(ngram_lengths), len(ngram_lengths)), np.uint64)
+        self.drafts = Drafts.allocate(rows, max_draft_tokens)
+
+    @property
+    def ngram_lengths(self) -> I32Array:
+        """The lengths looked up, ascending, int32 (k,)."""
+        return self._lengths
+
+    def propose(self, sequences: list[I32Array], lengths: I32Array, salts: U64Array, tickets: I64Array) -> Drafts:
+        """Propose for each sequence: `sequences[r][:lengths[r]]` is its text. One table call for all rows.
+
+        tickets int64 (rows,): the ticket of a row's shortest length; length i is asked under ticket + i, and cold
+        answers come back under it. Returns `self.drafts`.
+        """
+        rows = len(sequences)
+        self.drafts.clear(rows)
+        if rows == 0:
+            return self.drafts
+        for r, tokens in enumerate(sequences):
+            end = int(lengths[r])
+            size = min(end, MAX_NGRAM_TOKENS)
+            self._tails[r, :size] = tokens[end - size : end]
+            self._ends[r] = size
+        keys = self._keys[:rows]
+        hash_tails(self._tails, self._ends[:rows], salts, self._lengths, keys)
+        self._table.longest_many(keys, tickets, self._found, self._index)
+        self._take_table(rows, keys)
+        self._take_own(sequences, lengths)
+        return self.drafts
+
+    def _take_table(self, rows: int, keys: U64Array) -> None:
+        index = self._index[:rows]
+        for r in np.flatnonzero(index >= 0):
+            row = self._found.rows[r]
+            source = Source.DRAM if self._found.tier[r] == Tier.DRAM else Source.NVME
+            self.offer_row(int(r), row, int(keys[r, index[r]]), int(self._lengths[index[r]]), source, 0)
+
+    def offer_row(self, r: int, row: U32Array, key: int, matched: int, source: Source, skip: int) -> None:
+        """Offer a record's chain, less its first `skip` tokens, as row r's draft. Chunk records are no drafts."""
+        if row_kinds(row[None])[0] != Kind.NGRAM:
+            return
+        count = int(row_chain_lengths(row[None])[0])
+        chain = row[CHAIN + skip : CHAIN + count].astype(np.int32)
+        self.drafts.offer(r, source, matched, chain, key, int(row[DRAFTED]), int(row[ACCEPTED]))
+
+    def _take_own(self, sequences: list[I32Array], lengths: I32Array) -> None:
+        shortest = int(self._lengths[0])
+        width = self.drafts.tokens.shape[1]
+        for r, tokens in enumerate(sequences):
+            end = int(lengths[r])
+            if end <= shortest:
+                continue
+            match_own(tokens, end, shortest, MAX_NGRAM_TOKENS, self._own)
+            if self._own[0]:
+                at = int(self._own[0])
+                chain = tokens[at : min(at + width, end)]
+                self.drafts.offer(r, Source.OWN, int(self._own[1]), chain, 0, 0, 0)
+
+    def learn(self, tokens: I32Array, start: int, length: int, salt: int, namespace: int, *, final: bool) -> int:
+        """Queue the n-grams of one sequence whose continuation is now known; returns where the next call starts.
+
+        Positions start.. are learnt while a full chain follows them, or any chain at all where `final`. Nothing reaches
+        the table before `flush_learned`, or a full batch.
+        """
+        stop = length if final else length - self._chain_words + 1
+        step = len(self._grams)
+        for at in range(max(start, int(self._lengths[0])), stop, step):
+            end = min(at + step, stop)
+            self._learn_slice(tokens, at, end, length, salt, namespace)
+        return max(start, stop)
+
+    def _learn_slice(self, tokens: I32Array, start: int, stop: int, length: int, salt: int, namespace: int) -> None:
+        if self._learn_count + (stop - start) * len(self._lengths) > LEARN_BATCH:
+            self.flush_learned()
+        grams = self._grams[: stop - start]
+        hash_positions(tokens, start, stop, np.uint64(salt), self._lengths, grams)
+        at = self._learn_count
+        self._learn_count += build_rows(
+            tokens,
+            start,
+            stop,
+            length,
+            self._lengths,
+            namespace,
+            grams,
+            self._learn_keys[at:],
+            self._learn_rows[at:],
+        )
+
+    def flush_learned(self) -> None:
+        """Hand the queued records to the table in one call."""
+        if self._learn_count:
+            self._table.insert_many(self._learn_keys[: self._learn_count], self._learn_rows[: self._learn_count])
+            self._learn_count = 0
+
+    def feedback(self, keys: U64Array, tried: U32Array, agreed: U32Array) -> None:
+        """Tell the table what became of its drafts; keys of 0 (own text) are skipped."""
+        known = keys != 0
+        if known.any():
+            self._table.feedback_many(keys[known], tried[known], agreed[known])
+
+
+def expected_acceptance(drafts: Drafts, rows: int, prior: F64Array, weight: float = 4.0) -> F64Array:
+    """Return each row's chance that its next drafted token is accepted, shape (rows,).
+
+    The record's own history pulls the prior (rows,) of its source and match length: (agreed + w*prior) / (tried + w).
+    """
+    tried = drafts.tried[:rows].astype(np.float64)
+    agreed = drafts.agreed[:rows].astype(np.float64)
+    blended: F64Array = (agreed + weight * prior) / (tried + weight)
+    return blended
