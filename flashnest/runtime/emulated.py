@@ -1,8 +1,8 @@
 """A compute back end for machines that are not at hand: replays known text, takes the time that a roofline gives.
 
 What is real: stores, policy, router, drafter, scheduler, KV block accounting, the step loop; background threads run
-beside the wait, on the CPU that it leaves free. What is emulated: the forward pass. Its "arg max" is the next token of a
-reference text, and its duration is `Roofline.step_seconds`:
+beside the wait, on the CPU that it leaves free. What is emulated: the forward pass. Its "arg max" is the next token of
+a reference text, and its duration is `Roofline.step_seconds`:
 
     memory  = (weights + KV read + KV written) / bandwidth        every forward streams all weights once
     compute = (2 * params * T + 4 * layers * heads * head_dim * pairs) / (ops * efficiency)

@@ -1,8 +1,9 @@
 """Token ids for emulated models whose own tokenizer cannot be had: stable, encode only, not a real tokenizer.
 
-`PieceTokenizer` cuts text about as finely as a trained BPE does (1.39 pieces a word of the built-in text; SmolLM2's
-own tokenizer 1.38, measured) and gives each distinct piece the same id always. Equal text gives equal tokens, so repeats, n-grams and chunk keys behave as with a
-real tokenizer; the ids mean nothing to any weights. Never used with a back end that has real weights.
+`PieceTokenizer` cuts text about as finely as a trained BPE does (1.39 pieces a word of the built-in text; SmolLM2's own
+tokenizer 1.38, measured) and gives each distinct piece the same id always. Equal text gives equal tokens, so repeats,
+n-grams and chunk keys behave as with a real tokenizer; the ids mean nothing to any weights. Never used with a back end
+that has real weights.
 """
 
 from __future__ import annotations
