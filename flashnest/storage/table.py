@@ -1,0 +1,219 @@
+"""The DRAM tier: a hash table of fixed-size rows in one allocation. Never reads a clock of its own, never does I/O.
+
+One allocation holds buckets (64 B for seven keys) and rows (64 B each with the default chain), sized so that as many
+buckets as the budget allows fit: `bytes_used` is what is allocated, from the first record to the last. Pages are
+touched, and so taken from the machine, only as records arrive; numpy asks for 2 MiB pages by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from flashnest.errors import StoreClosedError, StoreFullError
+from flashnest.record import BoolArray, I64Array, Tier, U32Array, U64Array
+from flashnest.storage import kernels
+from flashnest.storage.kernels import BUCKET_BYTES, BUCKET_KEYS
+from flashnest.storage.store import ClockS, Found, StoreStats
+
+MAX_LOAD: Final = 0.85
+"""Share of slots that may be taken: at 0.85 an absent key costs 1.6 bucket lines on average, at 0.95 more than 5."""
+
+_SCAN_RECORDS: Final = 8192
+_INSERT_RECORDS: Final = 4096
+
+
+class DramTable:
+    """A `Store` in DRAM. One thread owns it, as the protocol says; kernels release the GIL.
+
+    With `evict` a full table makes room for new records by a second-chance clock over the rows; without, it rejects
+    what does not fit and leaves room-making to its owner's `evict_many`.
+    """
+
+    def __init__(
+        self, budget_bytes: int, *, words: int, clock_s: ClockS, tier: Tier = Tier.DRAM, evict: bool = True
+    ) -> None:
+        """Allocate. Raises StoreFullError where the budget holds not one bucket of seven records."""
+        bucket_bytes = BUCKET_BYTES + BUCKET_KEYS * words * 4
+        buckets = (budget_bytes - BUCKET_BYTES) // bucket_bytes
+        if buckets < 1:
+            raise StoreFullError(
+                f"a table of {budget_bytes} bytes holds no record",
+                why=f"the smallest table takes {bucket_bytes + BUCKET_BYTES} bytes",
+                fix=f"give the {tier.name.lower()} tier a larger capacity",
+            )
+        self.tier = tier
+        self._code = int(tier)
+        self._budget_bytes = budget_bytes
+        self._clock_s = clock_s
+        self._evict = evict
+        # 64 bytes more than needed, to start on a line of its own: numpy aligns to 16.
+        self._memory = np.zeros(buckets * bucket_bytes + BUCKET_BYTES, np.uint8)
+        skip = -self._memory.ctypes.data % BUCKET_BYTES
+        split = skip + buckets * BUCKET_BYTES
+        self._lines: U64Array = self._memory[skip:split].view(np.uint64)
+        rows = self._memory[split : split + buckets * BUCKET_KEYS * words * 4]
+        self._rows: U32Array = rows.view(np.uint32).reshape(-1, words)
+        self._max_records = int(buckets * BUCKET_KEYS * MAX_LOAD)
+        self._closed = False
+        self._hand = self._records = 0
+        self._lookups = self._hits = self._inserts = self._updates = self._removes = self._rejected = self._evicted = 0
+
+    def __len__(self) -> int:
+        return self._records
+
+    @property
+    def words(self) -> int:
+        """uint32 words in a row."""
+        return int(self._rows.shape[1])
+
+    @property
+    def bytes_used(self) -> int:
+        """Bytes allocated, whatever the fill."""
+        return self._memory.nbytes
+
+    @property
+    def free_records(self) -> int:
+        """How many more records fit."""
+        return self._max_records - self._records
+
+    @property
+    def max_records(self) -> int:
+        """How many records fit in all."""
+        return self._max_records
+
+    def lookup_many(self, keys: U64Array, found: Found) -> None:
+        """See `Store.lookup_many`."""
+        hits = kernels.table_lookup(
+            self._lines, self._rows, keys, found.state, found.tier, found.rows, self._clock_s(), self._code
+        )
+        self._count(len(keys), hits, found)
+
+    def longest_many(self, keys: U64Array, found: Found, index: I64Array) -> None:
+        """Find the longest stored n-gram of each sequence in one call.
+
+        keys uint64 (n, k): a sequence's keys, shortest length first, 0 where there is none; index int64 (capacity,)
+        receives which of the k it was, -1 for none. Only the record taken counts as hit. Counts n lookups.
+        """
+        hits = kernels.table_longest(
+            self._lines, self._rows, keys, found.state, found.tier, found.rows, index, self._clock_s(), self._code
+        )
+        self._count(len(keys), hits, found)
+
+    def contains_many(self, keys: U64Array) -> BoolArray:
+        """See `Store.contains_many`."""
+        self._check_open()
+        there = np.empty(len(keys), np.bool_)
+        kernels.table_contains(self._lines, keys, there)
+        return there
+
+    def insert_many(self, keys: U64Array, rows: U32Array) -> BoolArray:
+        """See `Store.insert_many`. A row with INSERTED 0 gets the store's time as INSERTED and LAST_ACCESS.
+
+        An n-gram learnt again with the same first token adds to REFS. Where the clock hand had to run, the answer is
+        what is stored when the call returns, so a batch larger than the table is told truly.
+        """
+        stored = np.empty(len(keys), np.bool_)
+        self._put(keys, rows, stored)
+        if self._evict and not stored.all():
+            for start in range(0, len(keys), _INSERT_RECORDS):
+                self._squeeze_in(
+                    keys[start : start + _INSERT_RECORDS], rows[start : start + _INSERT_RECORDS], stored[start:]
+                )
+            stored = self.contains_many(keys)
+        self._rejected += int(len(keys) - np.count_nonzero(stored))
+        return stored
+
+    def _put(self, keys: U64Array, rows: U32Array, stored: BoolArray) -> None:
+        new, old = kernels.table_insert(self._lines, self._rows, keys, rows, stored, self._clock_s(), self.free_records)
+        if new < 0:
+            self._check_open()
+            raise ValueError(f"{len(keys)} keys come with rows {rows.shape}, the table has {self.words} words a row")
+        self._records += new
+        self._inserts += new
+        self._updates += old
+
+    def _squeeze_in(self, keys: U64Array, rows: U32Array, stored: BoolArray) -> None:
+        left = np.flatnonzero(~stored[: len(keys)] & (keys != 0))
+        if len(left):
+            self.evict_many(min(len(left), self._max_records) - self.free_records)
+            self._put(keys[left], rows[left], np.empty(len(left), np.bool_))
+
+    def remove_many(self, keys: U64Array) -> BoolArray:
+        """See `Store.remove_many`."""
+        self._check_open()
+        removed = np.empty(len(keys), np.bool_)
+        count = kernels.table_remove(self._lines, keys, removed)
+        self._records -= count
+        self._removes += count
+        return removed
+
+    def evict_many(self, count: int) -> tuple[U64Array, U32Array]:
+        """Take up to `count` records that were not found lately out of the table; returns their keys and rows."""
+        self._check_open()
+        count = max(0, min(count, self._records))
+        keys, rows = np.empty(count, np.uint64), np.empty((count, self.words), np.uint32)
+        done, self._hand = kernels.table_evict(self._lines, self._rows, self._hand, keys, rows)
+        self._records -= done
+        self._evicted += done
+        return keys[:done], rows[:done]
+
+    def feedback_many(self, keys: U64Array, drafted: U32Array, accepted: U32Array) -> None:
+        """See `Store.feedback_many`."""
+        self._check_open()
+        kernels.table_feedback(self._lines, self._rows, keys, drafted, accepted)
+
+    def scan(self) -> Iterator[tuple[U64Array, U32Array]]:
+        """See `Store.scan`; batches are fresh arrays of up to 8192 records."""
+        self._check_open()
+        bucket, buckets = 0, len(self._lines) // kernels.BUCKET_WORDS
+        while bucket < buckets:
+            keys, rows = np.empty(_SCAN_RECORDS, np.uint64), np.empty((_SCAN_RECORDS, self.words), np.uint32)
+            count, bucket = kernels.table_scan(self._lines, self._rows, bucket, keys, rows)
+            if count:
+                yield keys[:count], rows[:count]
+
+    def clear(self) -> None:
+        """Forget every record; counters run on."""
+        self._check_open()
+        self._lines[:] = 0
+        self._records = self._hand = 0
+
+    def stats(self) -> StoreStats:
+        """See `Store.stats`."""
+        return StoreStats(
+            records=self._records,
+            bytes_used=0 if self._closed else self.bytes_used,
+            bytes_budget=self._budget_bytes,
+            lookups=self._lookups,
+            hits=self._hits,
+            inserts=self._inserts,
+            updates=self._updates,
+            removes=self._removes,
+            rejected=self._rejected,
+            evicted=self._evicted,
+        )
+
+    def close(self) -> None:
+        """Give the memory back. A second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            words = self.words
+            self._memory = np.zeros(0, np.uint8)
+            self._lines, self._rows = np.zeros(0, np.uint64), np.zeros((0, words), np.uint32)
+
+    def _count(self, lookups: int, hits: int, found: Found) -> None:
+        if hits < 0:
+            self._check_open()
+            raise ValueError(
+                f"{lookups} keys and rows of {self.words} words do not fit answer buffers for {found.capacity} keys "
+                f"and rows of {found.rows.shape[1]} words"
+            )
+        self._lookups += lookups
+        self._hits += hits
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError(f"the {self.tier.name.lower()} table is closed")
