@@ -1,0 +1,131 @@
+"""The cells of a policy: regions of record space inside which every atom has one value.
+
+Atoms compare a fact with a constant, so the constants cut each fact's range into intervals, and intervals that no atom
+tells apart are one group. A cell is a group of every fact. Checks look at all cells and the placement is a table over
+the same cells, so a check and the router cannot disagree. numpy only; nothing here prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from flashnest.policy.facts import FACTS, Fact
+from flashnest.policy.resolved import AllOf, AnyOf, InRange, Meaning, Negated, Rule, ranges
+from flashnest.record import BoolArray, I64Array
+
+MAX_CELLS: Final = 2_000_000
+"""First match takes about 1 ms per rule at this size; people's policies have tens to hundreds of cells."""
+
+NO_RULE: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One fact cut up. `starts` int64 (intervals,) ascending; `group` int64 (intervals,): each interval's group."""
+
+    fact: Fact
+    starts: I64Array
+    group: I64Array
+
+    @property
+    def groups(self) -> int:
+        """How many groups the fact has."""
+        return int(self.group.max()) + 1
+
+    def intervals(self, groups: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """Return the (low, high) intervals of some groups, neighbours joined."""
+        ends = np.append(self.starts[1:] - 1, self.fact.high)
+        joined: list[tuple[int, int]] = []
+        for i in np.flatnonzero(np.isin(self.group, groups)):
+            low, high = int(self.starts[i]), int(ends[i])
+            if joined and joined[-1][1] == low - 1:
+                low = joined.pop()[0]
+            joined.append((low, high))
+        return tuple(joined)
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """All cells, as a grid with one axis per fact in the order of `FACTS`.
+
+    `first` int64 (grid shape): index of the first rule that matches the cell, NO_RULE without one.
+    """
+
+    axes: tuple[Axis, ...]
+    first: I64Array
+    rules: tuple[Rule, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Groups per fact."""
+        return tuple(axis.groups for axis in self.axes)
+
+    def mask(self, meaning: Meaning) -> BoolArray:
+        """Return which cells a condition matches, shape = grid."""
+        return np.broadcast_to(_truth(meaning, self._by_fact()), self.shape)
+
+    def _by_fact(self) -> Mapping[str, tuple[int, Axis]]:
+        return {axis.fact.name: (i, axis) for i, axis in enumerate(self.axes)}
+
+
+def cell_count(rules: Sequence[Rule]) -> int:
+    """Return how many cells the rules make, without making them."""
+    count = 1
+    for axis in _axes(rules):
+        count *= axis.groups
+    return count
+
+
+def make_cells(rules: Sequence[Rule]) -> Cells:
+    """Cut record space by the rules' atoms and find the first match of every cell."""
+    axes = _axes(rules)
+    first = np.full(tuple(axis.groups for axis in axes), NO_RULE, np.int64)
+    cells = Cells(axes, first, tuple(rules))
+    for i, rule in enumerate(rules):
+        first[cells.mask(rule.meaning) & (first == NO_RULE)] = i
+    return cells
+
+
+def _axes(rules: Sequence[Rule]) -> tuple[Axis, ...]:
+    atoms: dict[str, list[InRange]] = {name: [] for name in FACTS}
+    for rule in rules:
+        for atom in ranges(rule.meaning):
+            atoms[atom.fact.name].append(atom)
+    return tuple(_axis(FACTS[name], found) for name, found in atoms.items())
+
+
+def _axis(fact: Fact, atoms: Sequence[InRange]) -> Axis:
+    """Cut at every atom's ends, then join the intervals on which all atoms agree."""
+    cuts = {fact.low}
+    for atom in atoms:
+        cuts.update(cut for cut in (atom.low, atom.high + 1) if fact.low < cut <= fact.high)
+    starts = np.array(sorted(cuts), np.int64)
+    numbers: dict[tuple[bool, ...], int] = {}
+    signatures = [tuple(atom.low <= start <= atom.high for atom in atoms) for start in starts.tolist()]
+    group = [numbers.setdefault(signature, len(numbers)) for signature in signatures]
+    return Axis(fact, starts, np.array(group, np.int64))
+
+
+def _truth(meaning: Meaning, axes: Mapping[str, tuple[int, Axis]]) -> BoolArray:
+    """Return a bool array that broadcasts to the grid."""
+    match meaning:
+        case InRange(fact, low, high):
+            return _atom_truth(*axes[fact.name], low, high, len(axes))
+        case Negated(part):
+            return ~_truth(part, axes)
+        case AllOf(parts):
+            return reduce(np.logical_and, (_truth(part, axes) for part in parts), np.ones((1,) * len(axes), np.bool_))
+        case AnyOf(parts):
+            return reduce(np.logical_or, (_truth(part, axes) for part in parts), np.zeros((1,) * len(axes), np.bool_))
+
+
+def _atom_truth(position: int, axis: Axis, low: int, high: int, dimensions: int) -> BoolArray:
+    truth: npt.NDArray[np.bool_] = np.zeros(axis.groups, np.bool_)
+    truth[axis.group] = (axis.starts >= low) & (axis.starts <= high)
+    return truth.reshape([-1 if i == position else 1 for i in range(dimensions)])

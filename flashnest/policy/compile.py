@@ -1,0 +1,100 @@
+"""Text to Policy: parse, check names, check coverage, build the placement. The front door of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from flashnest.policy.cells import MAX_CELLS, cell_count, make_cells
+from flashnest.policy.check import Checked, check_names
+from flashnest.policy.coverage import check_coverage
+from flashnest.policy.diagnostics import Diagnostic, Note, PolicyCheckError, Severity
+from flashnest.policy.facts import RecordFacts
+from flashnest.policy.parse import parse
+from flashnest.policy.placement import Placement, make_placement
+from flashnest.policy.render import render
+from flashnest.policy.resolved import Rule
+from flashnest.policy.syntax import Document, Source
+from flashnest.policy.values import Constant
+from flashnest.record import Tier
+
+_MAX_RULES = 65_535
+"""Rule codes are uint16."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy that passed every check. Immutable."""
+
+    text: str
+    document: Document
+    rules: tuple[Rule, ...]
+    params: Mapping[str, Constant]
+    placement: Placement
+    diagnostics: tuple[Diagnostic, ...]
+    """Warnings; an error would have raised."""
+
+    @property
+    def source(self) -> str:
+        """The name that messages give the policy."""
+        return self.document.source.name
+
+    @property
+    def tiers(self) -> frozenset[Tier]:
+        """The tiers that its chains name."""
+        return frozenset(tier for rule in self.rules for tier in rule.chain)
+
+    def place(self, facts: RecordFacts) -> Rule:
+        """Return the rule that places one record. For batches use `placement`."""
+        codes = facts.codes()
+        index = self.placement.rule_codes(
+            np.array([codes["tokens"]], np.uint8),
+            np.array([codes["kind"]], np.uint8),
+            np.array([codes["namespace"]], np.uint32),
+            np.array([codes["bytes"]], np.uint32),
+        )
+        return self.rules[int(index[0])]
+
+
+def compile_policy(
+    text: str,
+    *,
+    source: str = "<policy>",
+    params: Mapping[str, str | int] | None = None,
+    tiers: Collection[str] | None = None,
+    first_line: int = 1,
+    column_offset: int = 0,
+) -> Policy:
+    """Check a policy text and compile it.
+
+    `source`, `first_line` and `column_offset` say where the text stands, for messages; `params` override the text's
+    `param`s; `tiers` names the tiers that are open in lower case (None: all). Raises PolicyCheckError with every
+    finding; its `str()` is ready to print.
+    """
+    origin = Source(text, source, first_line, column_offset)
+    document, broken = parse(origin)
+    checked = check_names(document, params or {}, tiers)
+    found = [*broken, *checked.diagnostics]
+    _raise_on_errors(found)
+    _raise_on_errors([*found, *_too_large(checked)])
+    cells = make_cells(checked.rules)
+    found += check_coverage(checked, cells, tiers)
+    _raise_on_errors(found)
+    return Policy(text, document, checked.rules, checked.params, make_placement(cells), tuple(found))
+
+
+def _raise_on_errors(found: list[Diagnostic]) -> None:
+    if any(one.severity is Severity.ERROR for one in found):
+        ordered = sorted(found, key=lambda one: (one.severity is Severity.WARNING, one.line, one.column))
+        raise PolicyCheckError(ordered, render(ordered))
+
+
+def _too_large(checked: Checked) -> list[Diagnostic]:
+    count, rules = cell_count(checked.rules), len(checked.rules)
+    if count <= MAX_CELLS and rules <= _MAX_RULES:
+        return []
+    message = f"{rules} rules tell {count} kinds of record apart: too many to check"
+    note = Note("help", f"at most {_MAX_RULES} rules and {MAX_CELLS} kinds; name fewer namespaces or sizes")
+    return [Diagnostic("T003", message, checked.source, notes=(note,))]

@@ -1,0 +1,95 @@
+"""A checked policy as lookup tables: arrays of record facts in, rule numbers or chain codes out.
+
+Fulfils `flashnest.storage.store.PlacementMap` by shape alone; policy never imports storage. Immutable, so any thread
+may ask.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from flashnest.policy.cells import Axis, Cells
+from flashnest.record import I64Array, Tier, U8Array, U16Array, U32Array
+
+IndexArray = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class _WideAxis:
+    """A fact of 32 bits: `starts` are its intervals, `offset` (intervals,) each one's share of the flat cell index."""
+
+    starts: U32Array
+    offset: IndexArray
+
+    def offsets(self, values: U32Array) -> IndexArray:
+        """Return each value's share of the flat cell index, shape (n,); a value below the range counts as its start."""
+        interval = np.searchsorted(self.starts, values, side="right") - 1
+        return self.offset[np.maximum(interval, 0)]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Answers for batches of records; every array argument has shape (n,).
+
+    tokens uint8 (0 counts as 1), kind uint8 (`Kind` codes), namespace uint32 (`record.namespace_id`), nbytes uint32.
+    """
+
+    chains: tuple[tuple[Tier, ...], ...]
+    """The distinct chains of the policy, in the order of first use; `()` rejects."""
+    _tokens: IndexArray
+    _kind: IndexArray
+    _namespace: _WideAxis | None
+    _nbytes: _WideAxis | None
+    _rule_of_cell: U16Array
+    _chain_of_cell: U8Array
+
+    def chain_codes(self, tokens: U8Array, kind: U8Array, namespace: U32Array, nbytes: U32Array) -> U8Array:
+        """Return the index into `chains` for each record, uint8 (n,)."""
+        return self._chain_of_cell[self._cell(tokens, kind, namespace, nbytes)]
+
+    def rule_codes(self, tokens: U8Array, kind: U8Array, namespace: U32Array, nbytes: U32Array) -> U16Array:
+        """Return the index of the rule that places each record, counted from 0, uint16 (n,)."""
+        return self._rule_of_cell[self._cell(tokens, kind, namespace, nbytes)]
+
+    def _cell(self, tokens: U8Array, kind: U8Array, namespace: U32Array, nbytes: U32Array) -> IndexArray:
+        cell = self._tokens[tokens]
+        cell += self._kind[kind]
+        if self._namespace is not None:
+            cell += self._namespace.offsets(namespace)
+        if self._nbytes is not None:
+            cell += self._nbytes.offsets(nbytes)
+        return cell
+
+
+def make_placement(cells: Cells) -> Placement:
+    """Turn cells into tables. The caller guarantees that every cell has a rule."""
+    chains = tuple(dict.fromkeys(rule.chain for rule in cells.rules))
+    code_of_rule = np.array([chains.index(rule.chain) for rule in cells.rules], np.uint8)
+    flat = cells.first.ravel()
+    strides = [int(np.prod(cells.shape[i + 1 :], dtype=np.int64)) for i in range(len(cells.shape))]
+    tokens, kind, namespace, nbytes = (
+        (axis, (axis.group * stride).astype(np.intp)) for axis, stride in zip(cells.axes, strides, strict=True)
+    )
+    return Placement(
+        chains=chains,
+        _tokens=_byte_table(*tokens),
+        _kind=_byte_table(*kind),
+        _namespace=_wide(*namespace),
+        _nbytes=_wide(*nbytes),
+        _rule_of_cell=flat.astype(np.uint16),
+        _chain_of_cell=code_of_rule[flat],
+    )
+
+
+def _byte_table(axis: Axis, offset: IndexArray) -> IndexArray:
+    """Spread the intervals of a one-byte fact over its 256 codes: one load instead of a search."""
+    codes: I64Array = np.arange(256)
+    interval = np.searchsorted(axis.starts, codes, side="right") - 1
+    return offset[np.maximum(interval, 0)]
+
+
+def _wide(axis: Axis, offset: IndexArray) -> _WideAxis | None:
+    return None if axis.groups == 1 else _WideAxis(axis.starts.astype(np.uint32), offset)

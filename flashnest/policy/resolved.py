@@ -1,0 +1,78 @@
+"""Conditions with their meaning resolved: integer ranges of facts, joined by and, or and not. No text, no units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from flashnest.policy.facts import Fact
+from flashnest.policy.syntax import Place
+from flashnest.record import Tier
+
+
+@dataclass(frozen=True, slots=True)
+class InRange:
+    """The fact's code is in low..high, both included; empty where low > high."""
+
+    fact: Fact
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    """All parts hold; true without parts."""
+
+    parts: tuple[Meaning, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """At least one part holds."""
+
+    parts: tuple[Meaning, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Negated:
+    """The part does not hold."""
+
+    part: Meaning
+
+
+Meaning: TypeAlias = InRange | AllOf | AnyOf | Negated
+
+ALWAYS = AllOf(())
+"""What `otherwise` means."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A `place` rule: its number counted from 1, its canonical text, what it matches and where records go.
+
+    `chain` is the tiers to try in order, `()` to reject.
+    """
+
+    number: int
+    text: str
+    place: Place
+    meaning: Meaning
+    chain: tuple[Tier, ...]
+
+    @property
+    def line(self) -> int:
+        """File line of the rule."""
+        return self.place.span.line
+
+
+def ranges(meaning: Meaning) -> Iterator[InRange]:
+    """Yield every atom of a condition."""
+    match meaning:
+        case InRange():
+            yield meaning
+        case Negated(part):
+            yield from ranges(part)
+        case AllOf(parts) | AnyOf(parts):
+            for part in parts:
+                yield from ranges(part)

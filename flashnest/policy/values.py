@@ -1,0 +1,153 @@
+"""Constants of a policy: literals, params and their overrides, to integer codes of a fact, with unit checks (T40x)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from flashnest.policy.diagnostics import Diagnostic, Label, Note, unknown
+from flashnest.policy.facts import KINDS, RESERVED, Fact, FactType
+from flashnest.policy.syntax import Name, Number, Param, Source, Span, Text, Value
+from flashnest.record import namespace_id
+from flashnest.units import Dimension, Quantity, UnitError, example, noun, parse_quantity
+
+Constant: TypeAlias = Quantity | str
+"""What a param stands for: a quantity, or the text of a string."""
+
+
+class Rejected(Exception):  # noqa: N818 - control flow inside the checker, never seen by a user
+    """Carries the diagnostic that ends the check of one atom or statement."""
+
+    def __init__(self, diagnostic: Diagnostic) -> None:
+        super().__init__(diagnostic.message)
+        self.diagnostic = diagnostic
+
+
+def rejected(source: Source, code: str, span: Span, message: str, help_text: str = "", label: str = "") -> Rejected:
+    """Return the exception for a finding at one place."""
+    notes = (Note("help", help_text),) if help_text else ()
+    return Rejected(Diagnostic(code, message, source, Label(span, label), notes=notes))
+
+
+@dataclass(slots=True)
+class Constants:
+    """The params of one policy. `names` maps each to its value; `used` collects those that rules ask for."""
+
+    source: Source
+    names: dict[str, Constant]
+    used: set[str]
+    spaces: dict[int, str]
+    """Namespace ids that the policy names."""
+    broken: dict[str, Diagnostic]
+    """Params whose own value is wrong: using one is the same finding, not another."""
+
+    @classmethod
+    def empty(cls, source: Source) -> Constants:
+        """Return the constants of a policy without params."""
+        return cls(source, {}, set(), {}, {})
+
+    def define(self, param: Param, overrides: Mapping[str, object]) -> None:
+        """Add a param with its overriding value, if any. Raises Rejected."""
+        name, span = param.name.text, param.name.span
+        if name in RESERVED:
+            raise rejected(self.source, "T407", span, f"`{name}` is a word of the language, not free for a param")
+        if name in self.names:
+            raise rejected(self.source, "T407", span, f"param `{name}` is defined twice")
+        declared = self._literal(param.value)
+        self.names[name] = declared
+        if name in overrides:
+            self.names[name] = self._overridden(param, declared, overrides[name])
+
+    def code(self, fact: Fact, value: Value) -> int:
+        """Return the integer code of a value compared with a fact. Raises Rejected."""
+        if fact.type is FactType.KIND:
+            return self._kind(fact, value)
+        constant = self._constant(value, fact)
+        if fact.type is FactType.NAMESPACE:
+            return self._namespace(fact, constant, value.span)
+        return self._number(fact, constant, value.span)
+
+    def _constant(self, value: Value, fact: Fact) -> Constant:
+        if not isinstance(value, Name):
+            return self._literal(value)
+        if value.text in self.broken:
+            raise Rejected(self.broken[value.text])
+        if value.text not in self.names:
+            message, advice = unknown(value.text, "param", tuple(self.names))
+            if fact.type is FactType.NAMESPACE and not self.names:
+                advice = f'a namespace is a string: `"{value.text}"`'
+            raise rejected(self.source, "T402", value.span, message, advice)
+        self.used.add(value.text)
+        return self.names[value.text]
+
+    def _literal(self, value: Value) -> Constant:
+        match value:
+            case Text(text):
+                return text
+            case Number(number, unit):
+                try:
+                    return parse_quantity(number + unit)
+                except UnitError as error:
+                    raise rejected(self.source, "T403", value.span, error.what, error.fix or error.why) from None
+            case Name(text):
+                message = f"a param is a number or a string, not the word `{text}`"
+                raise rejected(self.source, "T401", value.span, message)
+
+    def _overridden(self, param: Param, declared: Constant, given: object) -> Constant:
+        """Return the value given from outside, in the dimension that the param was declared with."""
+        if isinstance(declared, str):
+            return str(given)
+        span, name = param.value.span, param.name.text
+        try:
+            quantity = parse_quantity(str(given))
+        except UnitError as error:
+            message = f"param `{name}` is overridden with an unreadable value: {error.what}"
+            raise rejected(self.source, "T403", span, message, error.fix or error.why) from None
+        if quantity.dimension is Dimension.COUNT:
+            return Quantity(quantity.value, declared.dimension)
+        if declared.dimension not in (Dimension.COUNT, quantity.dimension):
+            message = f"param `{name}` is overridden with {noun(quantity.dimension)}, `{given}`"
+            raise rejected(self.source, "T401", span, message, label=f"declared as {noun(declared.dimension)}")
+        return quantity
+
+    def _kind(self, fact: Fact, value: Value) -> int:
+        if not isinstance(value, Name):
+            raise self._mismatch(fact, value.span, f"write {_listed(KINDS)}")
+        if value.text in self.names:
+            self.used.add(value.text)
+            raise self._mismatch(fact, value.span, f"write {_listed(KINDS)}")
+        if value.text not in KINDS:
+            raise rejected(self.source, "T402", value.span, *unknown(value.text, "kind", tuple(KINDS)))
+        return int(KINDS[value.text])
+
+    def _namespace(self, fact: Fact, constant: Constant, span: Span) -> int:
+        if not isinstance(constant, str):
+            raise self._mismatch(fact, span, 'write a string: `namespace = "acme"`')
+        code = namespace_id(constant)
+        if self.spaces.setdefault(code, constant) != constant:
+            message = f'namespaces "{self.spaces[code]}" and "{constant}" share the 32-bit id {code:#010x}'
+            raise rejected(self.source, "T408", span, message, "rename one of the two")
+        return code
+
+    def _number(self, fact: Fact, constant: Constant, span: Span) -> int:
+        if isinstance(constant, str):
+            raise self._mismatch(fact, span, f"write a number, like `{example(fact.dimension)}`", "a string")
+        if constant.dimension not in (Dimension.COUNT, fact.dimension):
+            wanted = f"write it like `{example(fact.dimension)}`"
+            raise self._mismatch(fact, span, wanted, noun(constant.dimension))
+        if not isinstance(constant.value, int):
+            raise rejected(self.source, "T404", span, f"`{fact.name}` is a whole number, {constant.value} is not")
+        if not fact.low - 1 <= constant.value <= fact.high + 1:
+            message = f"`{fact.name}` is never {constant.value}: it goes from {fact.low} to {fact.high}"
+            raise rejected(self.source, "T404", span, message)
+        return constant.value
+
+    def _mismatch(self, fact: Fact, span: Span, help_text: str, got: str = "") -> Rejected:
+        written = self.source.slice(span)
+        is_what = f", `{written}` is {got}" if got else f", `{written}` is not"
+        return rejected(self.source, "T401", span, f"`{fact.name}` is {fact.noun}{is_what}", help_text)
+
+
+def _listed(words: Mapping[str, object]) -> str:
+    return " or ".join(f"`{word}`" for word in words)
