@@ -1,0 +1,75 @@
+"""Which draft tokens the model agrees with. Pure functions on arrays: no model, no state, no randomness of its own.
+
+Every function returns the committed tokens: the accepted head of the draft and then one token that is the model's own,
+so a step always commits at least one. Score row i belongs to the position before draft token i; the last row follows
+the whole draft.
+
+Sampling needs no accept-or-resample coin. A draft here is a point mass: "accept x with probability p(x), else draw from
+p without x, renormalised" (Leviathan et al. 2023) has the same outcome as "draw y from p; x is accepted when y equals
+x": P(y = x) = p(x), and a y that differs is distributed as p without x. Drawing first has one more virtue: with one
+uniform number per position, the output for a seed is the same with drafts on and off, whatever the batch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flashnest.record import F64Array, I32Array, I64Array
+
+
+def accepted_counts(inputs: I64Array, chosen: I64Array, starts: I32Array) -> I32Array:
+    """Return how many draft tokens each of R sequences keeps, int32 (R,), in one pass over all of them.
+
+    inputs int64 (S,): what went into the pass: per sequence its last committed token, then its draft; chosen int64
+    (S,): what the model says after each; starts int32 (R + 1,): sequence r owns rows starts[r]..starts[r+1]-1, >= 1.
+    """
+    agrees = np.zeros(len(inputs), np.bool_)
+    agrees[:-1] = inputs[1:] == chosen[:-1]
+    agrees[starts[1:] - 1] = False  # after the last row of a sequence there is nothing to agree with
+    stops = np.flatnonzero(~agrees)
+    heads = starts[:-1]
+    counts: I32Array = (stops[np.searchsorted(stops, heads)] - heads).astype(np.int32)
+    return counts
+
+
+def accept_greedy(draft: I32Array, best: I64Array) -> I32Array:
+    """Return the committed tokens of one greedy sequence, int32 (accepted + 1,).
+
+    draft int32 (d,), d >= 0; best int64 (d + 1,): the arg max after the last committed token and after each draft one.
+    """
+    return _accept(draft, best)
+
+
+def accept_sampled(draft: I32Array, probs: F64Array, uniforms: F64Array) -> I32Array:
+    """Return the committed tokens of one sampled sequence, int32 (accepted + 1,), distributed exactly as `probs`.
+
+    draft int32 (d,); probs float64 (d + 1, vocab): the target distribution after each; uniforms float64 (d + 1,): one
+    number in [0, 1) per position, see `sampler.position_uniforms`.
+    """
+    count = 0
+    committed = np.empty(len(draft) + 1, np.int32)
+    for row, uniform in zip(probs, uniforms, strict=True):
+        committed[count] = draw(row, uniform)
+        count += 1
+        if count > len(draft) or committed[count - 1] != draft[count - 1]:
+            break
+    return committed[:count]
+
+
+def draw(probs: F64Array, uniform: float) -> int:
+    """Return the token whose share of [0, 1) holds `uniform`: inverse transform over the ids in order.
+
+    probs float64 (vocab,), summing to 1 within rounding. A token of probability 0 is never drawn.
+    """
+    edges = np.cumsum(probs)
+    # Scaling by the sum, not by 1, keeps rounding from pointing past the last token that can be drawn.
+    token = int(np.searchsorted(edges, uniform * edges[-1], side="right"))
+    if token < len(probs):
+        return token
+    return int(np.flatnonzero(probs)[-1])
+
+
+def _accept(draft: I32Array, chosen: I64Array) -> I32Array:
+    agrees = draft == chosen[: len(draft)]
+    accepted = len(draft) if agrees.all() else int(np.argmin(agrees))
+    return chosen[: accepted + 1].astype(np.int32)
