@@ -13,7 +13,6 @@ from typing import Protocol
 import numpy as np
 
 from flashnest.hashing import hash_positions, hash_tails
-from flashnest.jit import kernel
 from flashnest.record import (
     ACCEPTED,
     CHAIN,
@@ -32,6 +31,7 @@ from flashnest.record import (
     row_kinds,
     row_words,
 )
+from flashnest.runtime.ngrams import build_rows, match_own
 from flashnest.storage.store import Found
 
 LEARN_BATCH = 8192
@@ -107,66 +107,6 @@ class Drafts:
         self.keys[row] = key
         self.tried[row] = tried
         self.agreed[row] = agreed
-
-
-@kernel
-def match_own(tokens: I32Array, length: int, shortest: int, longest: int, out: I64Array) -> None:
-    """Find the earlier place in a sequence whose last tokens equal the sequence's own tail over the most tokens.
-
-    Writes out[0] = index after the match (0 for none), out[1] = matched tokens, at most `longest`. The most recent of
-    equals wins. O(length) comparisons, most of which fail on the first token.
-    """
-    out[0] = 0
-    out[1] = 0
-    best = shortest - 1
-    for end in range(length - 1, shortest - 1, -1):
-        if tokens[end - 1] != tokens[length - 1]:
-            continue
-        matched = 1
-        while matched < longest and matched < end and tokens[end - 1 - matched] == tokens[length - 1 - matched]:
-            matched += 1
-        if matched > best:
-            best = matched
-            out[0] = end
-            out[1] = matched
-            if matched == longest:
-                return
-
-
-@kernel
-def build_rows(
-    tokens: I32Array,
-    start: int,
-    stop: int,
-    length: int,
-    lengths: I32Array,
-    namespace: int,
-    grams: U64Array,
-    keys: U64Array,
-    rows: U32Array,
-) -> int:
-    """Turn hashed positions start..stop-1 of one sequence into n-gram records; returns how many were written.
-
-    grams uint64 (stop - start, k) as from `hash_positions`; keys (m,) and rows (m, words) receive the records;
-    a record's chain is what follows its position, cut at `length`.
-    """
-    width = rows.shape[1] - CHAIN
-    count = 0
-    for p in range(start, stop):
-        chain = min(width, length - p)
-        for i in range(lengths.shape[0]):
-            key = grams[p - start, i]
-            if key == np.uint64(0):
-                continue
-            row = rows[count]
-            row[:] = 0
-            row[0] = (lengths[i] << 8) | (chain << 16)
-            row[1] = namespace
-            for j in range(chain):
-                row[CHAIN + j] = tokens[p + j]
-            keys[count] = key
-            count += 1
-    return count
 
 
 class Drafter:
@@ -292,8 +232,8 @@ class Drafter:
             self._learn_count = 0
 
     def feedback(self, keys: U64Array, tried: U32Array, agreed: U32Array) -> None:
-        """Tell the table what became of its drafts; keys of 0 (own text) are skipped."""
-        known = keys != 0
+        """Tell the table what became of its drafts; rows without a record (own text) or a draft are skipped."""
+        known = (keys != 0) & (tried > 0)
         if known.any():
             self._table.feedback_many(keys[known], tried[known], agreed[known])
 

@@ -69,7 +69,7 @@ class Governor:
         caps int32 (rows,): the most tokens a row may draft; base_tokens: packed tokens of the step without any draft.
         """
         rows = len(caps)
-        limits = np.minimum(np.minimum(drafts.lengths[:rows], caps), self._max)
+        limits = np.clip(np.minimum(drafts.lengths[:rows], caps), 0, self._max)
         if not limits.any():
             return limits
         share = expected_acceptance(

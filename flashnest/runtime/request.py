@@ -76,6 +76,8 @@ class Request:
     blocks: list[int] = field(default_factory=list)
     phase: Phase = Phase.WAITING
     finish: Finish | None = None
+    stop_text: str | None = None
+    """The exact text up to the stop string, where one ended the request."""
     reused_tokens: int = 0
     token_times_s: list[float] = field(default_factory=list)
     """When each output token was committed; several tokens of one draft share a time."""

@@ -1,0 +1,146 @@
+"""Opens what computes: real weights through torch on this machine, or the platform's roofline, with its tokenizer.
+
+torch and transformers are imported only where real weights are asked for: an emulated run starts without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from flashnest.config import ModelConfig, PlatformConfig, RunConfig, ShapeConfig
+from flashnest.errors import ConfigError
+from flashnest.record import CHUNK_TOKENS, I32Array
+from flashnest.runtime.emulated import EmulatedModel, Roofline, emulated_spec
+from flashnest.runtime.forward import Model
+from flashnest.runtime.request import Request
+from flashnest.runtime.stopping import Detokenise
+from flashnest.workload.tokens import PieceTokenizer
+
+TINY_SOURCE: Final = "tiny:qwen3"
+EMULATED_EOS: Final = 2
+EMULATED_EFFICIENCY: Final = 0.6
+"""Share of the sheet's dense arithmetic that large GEMMs reach; an assumption, only prefill feels it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """A model with its tokenizer.
+
+    encode turns a user's text into the model's own prompt, int32 (n,); detokenise is None where only ids exist.
+    admit is called with each submitted request before its first step, forget when it ended. kv_blocks_limit is what the
+    emulated platform's memory holds, None where this machine decides. emulated: one sentence a part that is not real.
+    """
+
+    model: Model
+    encode: Callable[[str], I32Array]
+    detokenise: Detokenise | None
+    admit: Callable[[Request], None]
+    forget: Callable[[Request], None]
+    kv_blocks_limit: int | None
+    emulated: tuple[str, ...]
+
+
+def open_compute(run: RunConfig) -> Compute:
+    """Open the back end that `run` asks for. Raises ModelError or ConfigError."""
+    if run.platform.emulated:
+        return _emulated(run.platform, run.model)
+    if run.model.source == TINY_SOURCE:
+        return _tiny(run.seed)
+    return _torch(run.model, run.debug)
+
+
+def _nothing(_: Request) -> None:
+    return None
+
+
+def _emulated(platform: PlatformConfig, model: ModelConfig) -> Compute:
+    shape, bandwidth = model.shape, platform.gpu_bytes_per_s
+    if shape is None or bandwidth is None or platform.compute is None:
+        raise AssertionError("RunConfig refuses emulation without shape, bandwidth and compute")
+    spec = emulated_spec(
+        model.name,
+        dtype=model.quant if model.quant != "none" else model.dtype,
+        vocab_size=shape.vocab_size,
+        eos_ids=(EMULATED_EOS,),
+        max_context_tokens=shape.max_context_tokens,
+        kv_bytes_per_token=shape.kv_bytes_per_token,
+    )
+    ops = (platform.compute.tops_int8 if model.quant == "w8a8" else platform.compute.tflops_fp16) * 1e12
+    emulated = EmulatedModel(spec, _roofline(shape, bandwidth, ops), memory_bytes=platform.gpu_memory_bytes)
+
+    def admit(request: Request) -> None:
+        emulated.register(request.id, request.prompt.tokens, request.prompt.reference)
+
+    return Compute(
+        model=emulated,
+        encode=PieceTokenizer.for_model(shape.vocab_size, spec.eos_ids).encode,
+        detokenise=None,
+        admit=admit,
+        forget=lambda request: emulated.release(request.id),
+        kv_blocks_limit=emulated.kv_blocks_that_fit,
+        emulated=(
+            f"compute: {platform.name}'s roofline ({bandwidth / 1e9:.0f} GB/s, {ops / 1e12:.0f} T ops/s) "
+            f"replays reference text as {model.name}",
+            "tokenizer: text is cut into hashed pieces, about as long as BPE tokens",
+        ),
+    )
+
+
+def _roofline(shape: ShapeConfig, bandwidth: float, ops: float) -> Roofline:
+    return Roofline(
+        weight_bytes=shape.weight_bytes,
+        bandwidth_bytes_per_s=bandwidth,
+        kv_bytes_per_token=shape.kv_bytes_per_token,
+        parameters=shape.parameters,
+        ops_per_s=ops,
+        attention_ops_per_pair=4.0 * shape.layers * shape.hidden,  # heads x head_dim = hidden in Llama and Qwen3-8B
+        compute_efficiency=EMULATED_EFFICIENCY,
+    )
+
+
+def _tiny(seed: int) -> Compute:
+    from flashnest.runtime.model import TorchModel
+    from flashnest.runtime.weights import tiny_qwen3, weights_fingerprint
+
+    module = tiny_qwen3(seed)
+    model = TorchModel(module, weights_fingerprint(module), "tiny_qwen3")
+    tokenizer = PieceTokenizer.for_model(model.spec.vocab_size, model.spec.eos_ids)
+    return Compute(model, tokenizer.encode, None, _nothing, _nothing, None, ())
+
+
+def _torch(config: ModelConfig, debug: bool) -> Compute:
+    if config.quant != "none":
+        raise ConfigError(
+            f"model {config.name!r} asks for quant {config.quant!r}, which real weights do not have here yet",
+            why="quantised linears come with the decode engine; today they exist in emulation only",
+            fix="say model.quant=none, or name an emulated platform such as +platform=dgx_spark",
+        )
+    import torch
+
+    from flashnest.runtime.model import TorchModel
+    from flashnest.runtime.weights import load_causal_lm, load_tokenizer
+
+    tokenizer = load_tokenizer(config.source, debug=debug)
+    module, fingerprint = load_causal_lm(config.source, config.dtype, debug=debug)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = TorchModel(module, fingerprint, config.name, device)
+
+    def encode(text: str) -> I32Array:
+        chat = tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
+        )
+        return np.array(tokenizer.encode(chat, add_special_tokens=False), np.int32)
+
+    def detokenise(ids: list[int]) -> str:
+        return tokenizer.decode(ids, skip_special_tokens=False)
+
+    return Compute(model, encode, detokenise, _nothing, _nothing, None, ())
+
+
+def kv_block_bytes(model: Model) -> int:
+    """Return the bytes of one KV block of 32 tokens."""
+    return CHUNK_TOKENS * model.spec.kv_bytes_per_token

@@ -1,0 +1,123 @@
+"""One run from configuration to report: prompts in a closed loop, live progress, the table at the end, report.json."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from flashnest.app.build import App, build
+from flashnest.app.figures import cold_figures, feed, snapshot, tier_stats
+from flashnest.config import RunConfig
+from flashnest.report.model import ReportInput, Section, build_report
+from flashnest.report.progress import Progress
+from flashnest.report.terminal import print_report
+from flashnest.report.write import check_writable, write_report
+from flashnest.runtime.request import Prompt
+from flashnest.telemetry.host import HostChange, HostProbe, host_change
+from flashnest.telemetry.machine import commit, machine, versions
+from flashnest.telemetry.metrics import RunMetrics
+
+INTERRUPTED_EXIT_CODE = 130
+
+
+def run(run: RunConfig, output_dir: Path) -> int:
+    """Run the workload to its end and report; returns the exit code: 0, or 130 after Ctrl-C.
+
+    The report goes to `report.path`, else to `output_dir`/report.json. Raises FlashnestError for what a user can mend.
+    """
+    report_path = Path(run.report.path) if run.report.path else output_dir / "report.json"
+    check_writable(report_path)
+    console = Console()
+    started_at = datetime.now(UTC).isoformat(timespec="seconds")
+    with ExitStack() as stack:
+        app = build(run, output_dir)
+        stack.callback(app.close)
+        _announce(console, app)
+        metrics = RunMetrics()
+        probe = HostProbe(app.nvme_path or output_dir)
+        before, metrics_start_s = probe.read(), time.perf_counter()
+        metrics.start(metrics_start_s)
+        interrupted = _serve(app, metrics)
+        metrics.stop(time.perf_counter())
+        app.router.flush()
+        host = host_change(before, probe.read(), metrics.duration_s())
+        report = build_report(_report_input(run, app, metrics, host, started_at, interrupted=interrupted))
+    print_report(report, console)
+    write_report(report, report_path)
+    _sign_off(console, app, report_path)
+    return INTERRUPTED_EXIT_CODE if interrupted else 0
+
+
+def _announce(console: Console, app: App) -> None:
+    """Say first what is not real, then what runs."""
+    for sentence in app.emulated:
+        console.print(f"[yellow]emulated[/] {sentence}", highlight=False, soft_wrap=True)
+    for sentence in app.notices:
+        console.print(f"[dim]note[/] {sentence}", highlight=False, soft_wrap=True)
+    console.print(f"[bold]run[/] {app.title}", highlight=False, soft_wrap=True)
+
+
+def _sign_off(console: Console, app: App, report_path: Path) -> None:
+    if app.nvme_path is not None:
+        console.print(f"records on disk: {app.nvme_path}", highlight=False, soft_wrap=True)
+    console.print(f"report: {report_path}", highlight=False, soft_wrap=True)
+
+
+def _serve(app: App, metrics: RunMetrics) -> bool:
+    """Keep `concurrency` requests in flight until all prompts are answered; returns whether Ctrl-C cut it short."""
+    prompts = iter(app.prompts)
+    for _ in range(app.concurrency):
+        _submit_next(app, prompts)
+    with Progress(enabled=app.show_progress) as progress:
+        try:
+            while not app.engine.idle:
+                event = app.engine.step()
+                feed(metrics, event)
+                for request in event.finished:
+                    app.compute.forget(request)
+                    _submit_next(app, prompts)
+                progress.tick(lambda: snapshot(app, metrics))
+        except KeyboardInterrupt:
+            feed(metrics, app.engine.cancel_all())
+            return True
+    return False
+
+
+def _submit_next(app: App, prompts: Iterator[Prompt]) -> None:
+    prompt = next(prompts, None)
+    if prompt is not None:
+        app.compute.admit(app.engine.submit(prompt))
+
+
+def _report_input(
+    run: RunConfig, app: App, metrics: RunMetrics, host: HostChange, started_at: str, *, interrupted: bool
+) -> ReportInput:
+    config: Section = run.model_dump(mode="json", by_alias=True)
+    spec = app.compute.model.spec
+    return ReportInput(
+        config=config,
+        platform=run.platform.name,
+        tiering=run.tiering.name,
+        model=run.model.name,
+        compute=spec.back_end,
+        dtype=spec.dtype,
+        emulated=app.emulated,
+        command=tuple(sys.argv),
+        started_at=started_at,
+        interrupted=interrupted,
+        machine=machine(),
+        versions=versions(),
+        commit=commit(),
+        workload=app.workload_facts,
+        metrics=metrics,
+        tiers=tier_stats(app.router),
+        cold=cold_figures(app.router),
+        host=host,
+        hash_mismatches=app.pool.stats().hash_mismatch_total,
+    )

@@ -1,0 +1,255 @@
+"""The decode loop. `Engine.step` reads as its steps: drain, admit, draft, forward, commit, learn.
+
+The engine owns the requests' progress and nothing else: tokens are computed by a `Model`, records live behind a
+`Router`, blocks are counted by a `BlockPool`. A cold record never makes a step wait: its answer is drained later.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from flashnest.errors import ModelError
+from flashnest.record import CHUNK_TOKENS, NGRAM_LENGTHS, I32Array, namespace_id, namespace_salt, row_words
+from flashnest.runtime.commit import Committer
+from flashnest.runtime.drafter import Drafter, Source
+from flashnest.runtime.events import StepEvent
+from flashnest.runtime.forward import Model, Scores
+from flashnest.runtime.governor import Governor
+from flashnest.runtime.kv_pool import BlockPool
+from flashnest.runtime.late import LateAnswers
+from flashnest.runtime.packing import Packed, pack
+from flashnest.runtime.prefix_cache import PrefixCache
+from flashnest.runtime.request import Finish, Phase, Prompt, Request
+from flashnest.runtime.scheduler import Scheduler, Sequence, Slice
+from flashnest.runtime.stopping import Detokenise, StopScanner
+from flashnest.runtime.tickets import ngram_ticket
+from flashnest.storage.router import Router
+
+COLD_WAIT_S = 0.001
+"""Longest sleep of a step in which every request still waits for cold answers; nothing else could run meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """How much runs at once. `max_draft_tokens` 0 switches drafting off; learning goes on."""
+
+    max_requests: int
+    max_step_tokens: int = 512
+    max_draft_tokens: int = 8
+    ngram_lengths: tuple[int, ...] = NGRAM_LENGTHS
+    chain_words: int = 8
+
+
+class Engine:
+    """Runs requests to their end, many at a time. Not thread-safe: one thread submits, steps and closes."""
+
+    def __init__(
+        self,
+        model: Model,
+        router: Router,
+        pool: BlockPool,
+        limits: EngineLimits,
+        *,
+        detokenise: Detokenise | None = None,
+        clock_s: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        spec = model.spec
+        self._model, self._router, self._pool, self._limits = model, router, pool, limits
+        self._detokenise, self._clock_s = detokenise, clock_s
+        self._scheduler = Scheduler(pool, max_requests=limits.max_requests, max_step_tokens=limits.max_step_tokens)
+        self._cache = PrefixCache(
+            router,
+            pool,
+            kv_version=spec.kv_version,
+            max_chunks=-(-spec.max_context_tokens // CHUNK_TOKENS),
+            words=row_words(limits.chain_words),
+        )
+        self._drafter = Drafter(
+            router,
+            rows=limits.max_requests,
+            ngram_lengths=limits.ngram_lengths,
+            chain_words=limits.chain_words,
+            max_draft_tokens=max(1, limits.max_draft_tokens),
+        )
+        self._governor = Governor(max_draft_tokens=limits.max_draft_tokens)
+        self._committer = Committer(self._drafter, self._governor)
+        self._late = LateAnswers(self._drafter.ngram_lengths)
+        self._sequences: dict[int, Sequence] = {}
+        self._next_id = 1
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits and nothing runs."""
+        return not self._sequences
+
+    def submit(self, prompt: Prompt, *, arrived_s: float | None = None) -> Request:
+        """Queue a prompt and return its request, which fills as steps run.
+
+        Raises ModelError where prompt and answer together pass the model's context or the whole KV pool.
+        """
+        total = len(prompt.tokens) + prompt.sampling.max_tokens
+        room = min(self._model.spec.max_context_tokens, self._pool.blocks * CHUNK_TOKENS)
+        if len(prompt.tokens) == 0 or total > room:
+            raise ModelError(
+                f"a prompt of {len(prompt.tokens)} tokens and an answer of {prompt.sampling.max_tokens} do not fit",
+                why=f"at least 1 and at most {room} tokens fit the model's context and the KV pool",
+                fix="shorten the prompt, ask for fewer tokens, or raise decode.kv_pool",
+            )
+        request = Request(self._next_id, prompt, self._clock_s() if arrived_s is None else arrived_s)
+        self._next_id += 1
+        salt = namespace_salt(prompt.namespace)
+        sequence = Sequence(
+            request,
+            salt,
+            namespace_id(prompt.namespace),
+            self._cache.lineage(salt),
+            StopScanner(prompt.sampling, self._model.spec.eos_ids, self._detokenise),
+        )
+        self._sequences[request.id] = sequence
+        self._scheduler.waiting.append(sequence)
+        return request
+
+    def cancel(self, request: Request) -> None:
+        """End a request now; its tokens so far stay in `request.output`. Ended ones are left alone."""
+        sequence = self._sequences.get(request.id)
+        if sequence is None:
+            return
+        request.finish = Finish.CANCELLED
+        if sequence in self._scheduler.running:
+            self._retire(sequence)
+        else:
+            self._scheduler.waiting.remove(sequence)
+            request.phase = Phase.DONE
+            del self._sequences[request.id]
+
+    def cancel_all(self) -> StepEvent:
+        """End every request now, as `cancel` does; the event names them."""
+        started_s = self._clock_s()
+        requests = tuple(s.request for s in self._sequences.values())
+        for request in requests:
+            self.cancel(request)
+        return self._event(started_s, 0.0, [], None, 0, requests)
+
+    def step(self) -> StepEvent:
+        """Run one step and say what happened."""
+        started_s = self._clock_s()
+        self._late.take(self._router.drain(), self._sequences)
+        self._admit()
+        slices = self._scheduler.slices()
+        if not slices:
+            self._router.submit()
+            self._router.wait(COLD_WAIT_S)
+            return self._event(started_s, 0.0, slices, None, 0, ())
+        packed = self._draft(slices)
+        self._router.submit()
+        scores, forward_s = self._forward(packed)
+        committed = self._commit(slices, packed, scores)
+        self._learn(slices)
+        finished = tuple(s.request for s in packed.scored if s.request.finish is not None)
+        for sequence in [s for s in packed.scored if s.request.finish is not None]:
+            self._retire(sequence)
+        return self._event(started_s, forward_s, slices, packed, committed, finished)
+
+    def close(self) -> None:
+        """Hand what was learnt to the table and give the model's memory back. The router is its owner's to close."""
+        self._drafter.flush_learned()
+        self._model.close()
+
+    def _admit(self) -> None:
+        while (sequence := self._scheduler.next_waiting()) is not None:
+            sequence.probe = self._cache.probe(sequence.request, sequence.lineage)
+            sequence.request.phase = Phase.PROBING
+        for sequence in self._scheduler.running:
+            if sequence.request.phase is Phase.PROBING and sequence.probe is not None and not sequence.probe.pending:
+                if not sequence.request.blocks:
+                    self._cache.reuse(sequence.request, sequence.probe, sequence.lineage)
+                    sequence.learned = sequence.request.reused_tokens
+                if not self._scheduler.reserve(sequence):
+                    break  # first come, first served: later ones wait for the same blocks
+                sequence.probe = None
+
+    def _draft(self, slices: list[Slice]) -> Packed:
+        scored = [s.sequence for s in slices if s.scored]
+        drafts = self._drafter.drafts
+        base_tokens = sum(s.count for s in slices)
+        if self._limits.max_draft_tokens == 0 or not scored:
+            drafts.clear(len(scored))
+            lengths = np.zeros(len(scored), np.int32)
+        else:
+            self._propose(scored)
+            lengths = self._governor.choose(drafts, _draft_caps(scored), base_tokens)
+        return pack(slices, drafts.tokens, lengths)
+
+    def _propose(self, scored: list[Sequence]) -> None:
+        lengths = np.array([s.request.length for s in scored], np.int32)
+        salts = np.array([s.salt for s in scored], np.uint64)
+        tickets = np.array([ngram_ticket(s.request.id, s.request.length) for s in scored], np.int64)
+        self._drafter.propose([s.request.tokens for s in scored], lengths, salts, tickets)
+        for row, sequence in enumerate(scored):
+            if (late := sequence.late) is not None:
+                matched = late.matched + late.skip
+                self._drafter.offer_row(row, late.row, late.key, matched, Source.NVME, late.skip)
+                sequence.late = None
+
+    def _forward(self, packed: Packed) -> tuple[Scores, float]:
+        before_s = self._clock_s()
+        scores = self._model.forward(packed.batch)
+        seconds = self._clock_s() - before_s
+        self._governor.record_forward(len(packed.batch.token_ids), seconds)
+        return scores, seconds
+
+    def _commit(self, slices: list[Slice], packed: Packed, scores: Scores) -> int:
+        for piece in slices:
+            piece.sequence.request.computed += piece.count
+        return self._committer.commit(packed, scores, self._clock_s())
+
+    def _learn(self, slices: list[Slice]) -> None:
+        for piece in slices:
+            sequence = piece.sequence
+            request = sequence.request
+            self._cache.publish(request, sequence.lineage)
+            sequence.learned = self._drafter.learn(
+                request.tokens,
+                sequence.learned,
+                request.length,
+                sequence.salt,
+                sequence.namespace,
+                final=request.finish is not None,
+            )
+        self._drafter.flush_learned()
+
+    def _retire(self, sequence: Sequence) -> None:
+        self._scheduler.retire(sequence)
+        del self._sequences[sequence.request.id]
+
+    def _event(
+        self,
+        started_s: float,
+        forward_s: float,
+        slices: list[Slice],
+        packed: Packed | None,
+        committed: int,
+        finished: tuple[Request, ...],
+    ) -> StepEvent:
+        return StepEvent(
+            started_s=started_s,
+            duration_s=self._clock_s() - started_s,
+            forward_s=forward_s,
+            forward_tokens=0 if packed is None else len(packed.batch.token_ids),
+            prefill_tokens=sum(s.count for s in slices if s.prefill),
+            running=len(self._scheduler.running),
+            waiting=len(self._scheduler.waiting),
+            committed=committed,
+            drafts=self._committer.take_draft_counts(),
+            finished=finished,
+        )
+
+
+def _draft_caps(scored: list[Sequence]) -> I32Array:
+    """Most tokens each sequence may draft: the model's own next token comes on top of a whole draft."""
+    left = [s.request.prompt_length + s.request.prompt.sampling.max_tokens - s.request.length - 1 for s in scored]
+    return np.array(left, np.int32)

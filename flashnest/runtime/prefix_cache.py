@@ -1,0 +1,149 @@
+"""Prefix cache: finds a prompt's KV blocks through the table, verifies them, and publishes new ones.
+
+A chunk's record only says where its block may be. Tokens, parent, namespace and kv_version are compared in the block
+pool before a block is shared; anything else is a miss. Decides nothing about when a request runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from flashnest.hashing import ChunkKeys, chunk_keys, chunk_seed
+from flashnest.record import (
+    CHUNK_BLOCK,
+    CHUNK_DIGEST,
+    CHUNK_KV_VERSION,
+    CHUNK_TOKENS,
+    META,
+    NAMESPACE,
+    BoolArray,
+    I64Array,
+    Kind,
+    U32Array,
+    U64Array,
+    namespace_id,
+    pack_meta,
+    row_kinds,
+)
+from flashnest.runtime.kv_pool import BlockPool, Chunk, Reuse
+from flashnest.runtime.request import Request
+from flashnest.runtime.tickets import chunk_ticket
+from flashnest.storage.store import Found, State
+
+_NO_PARENT = b"\0" * 16
+
+
+class ChunkTable(Protocol):
+    """What the prefix cache asks of a table; `flashnest.storage.router.Router` is one."""
+
+    def lookup_many(self, keys: U64Array, tickets: I64Array, found: Found) -> None:
+        """Answer a batch of keys; PENDING answers come back from a later drain under their tickets."""
+
+    def insert_many(self, keys: U64Array, rows: U32Array) -> BoolArray:
+        """Insert records where the policy places them."""
+
+
+@dataclass(slots=True)
+class Probe:
+    """What is known of a prompt's chunks: block id by chunk, -1 where the table has none, and how many are pending."""
+
+    keys: ChunkKeys
+    blocks: I64Array
+    pending: int
+
+
+@dataclass(slots=True)
+class Lineage:
+    """How far a sequence's chunks are published, and the digest the next one chains from."""
+
+    seed: int
+    chunks: int = 0
+    parent: bytes = field(default=_NO_PARENT)
+
+    def advance(self, chunk: Chunk) -> None:
+        """Chain the next chunk from `chunk`."""
+        self.parent = chunk.digest.tobytes()
+        self.chunks += 1
+
+
+class PrefixCache:
+    """Reuses and publishes KV blocks by chunk. Not thread-safe: the engine's thread owns it."""
+
+    def __init__(self, table: ChunkTable, pool: BlockPool, *, kv_version: int, max_chunks: int, words: int) -> None:
+        self._table = table
+        self._pool = pool
+        self._kv_version = kv_version
+        self._words = words
+        self._found = Found.allocate(max_chunks, words)
+
+    def lineage(self, salt: int) -> Lineage:
+        """Return a fresh sequence's lineage, seeded by its namespace's salt and the model's kv_version."""
+        return Lineage(chunk_seed(salt, self._kv_version))
+
+    def probe(self, request: Request, lineage: Lineage) -> Probe:
+        """Ask the table for every full chunk of the prompt in one batch.
+
+        The prompt's last token is never taken from a shared block: its score is needed, so its chunk is computed.
+        """
+        usable = (request.prompt_length - 1) // CHUNK_TOKENS
+        keys = chunk_keys(request.tokens[: usable * CHUNK_TOKENS], lineage.seed)
+        tickets = np.array([chunk_ticket(request.id, i) for i in range(usable)], np.int64)
+        if usable:
+            self._table.lookup_many(keys.keys, tickets, self._found)
+        state = self._found.state[:usable]
+        blocks = np.full(usable, -1, np.int64)
+        for i in np.flatnonzero(state == State.HIT):
+            blocks[i] = block_of(self._found.rows[i])
+        return Probe(keys, blocks, int(np.count_nonzero(state == State.PENDING)))
+
+    def reuse(self, request: Request, probe: Probe, lineage: Lineage) -> None:
+        """Give the request the longest verified run of blocks from its start; sets `computed` and `reused_tokens`."""
+        for i, block in enumerate(probe.blocks.tolist()):
+            if block < 0:
+                break
+            chunk = self._chunk(request, i, probe.keys.digests[i], lineage.parent)
+            verdict = self._pool.acquire(block, chunk)
+            if verdict is not Reuse.OK:
+                break
+            request.blocks.append(block)
+            lineage.advance(chunk)
+        request.computed = request.reused_tokens = lineage.chunks * CHUNK_TOKENS
+
+    def publish(self, request: Request, lineage: Lineage) -> None:
+        """Register the sequence's newly completed chunks, whose KV is computed and final, and insert their records."""
+        start = lineage.chunks * CHUNK_TOKENS
+        stop = request.computed // CHUNK_TOKENS * CHUNK_TOKENS
+        if stop <= start:
+            return
+        fresh = chunk_keys(request.tokens[start:stop], lineage.seed, lineage.parent)
+        rows = np.zeros((len(fresh), self._words), np.uint32)
+        rows[:, META] = pack_meta(Kind.CHUNK, CHUNK_TOKENS, 0)
+        rows[:, NAMESPACE] = namespace_id(request.prompt.namespace)
+        rows[:, CHUNK_KV_VERSION] = self._kv_version
+        rows[:, CHUNK_DIGEST : CHUNK_DIGEST + 4] = fresh.digests
+        for i in range(len(fresh)):
+            block = request.blocks[lineage.chunks]
+            chunk = self._chunk(request, lineage.chunks, fresh.digests[i], lineage.parent)
+            self._pool.register(block, chunk)
+            rows[i, CHUNK_BLOCK] = block
+            lineage.advance(chunk)
+        self._table.insert_many(fresh.keys, rows)
+
+    def _chunk(self, request: Request, index: int, digest: U32Array, parent: bytes) -> Chunk:
+        return Chunk(
+            digest=digest,
+            parent=np.frombuffer(parent, np.uint32),
+            tokens=request.tokens[index * CHUNK_TOKENS : (index + 1) * CHUNK_TOKENS],
+            namespace=request.prompt.namespace,
+            kv_version=self._kv_version,
+        )
+
+
+def block_of(row: U32Array) -> int:
+    """Return the block id of a chunk row (words,), -1 where the row is not a chunk."""
+    if row_kinds(row[None])[0] != Kind.CHUNK:
+        return -1
+    return int(row[CHUNK_BLOCK]) | int(row[CHUNK_BLOCK + 1]) << 32
