@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -57,7 +58,8 @@ class Progress:
     ) -> None:
         live, self._live, self._enabled = self._live, None, False
         if live is not None:
-            live.stop()
+            with suppress(OSError, ValueError):  # the terminal is gone: nothing is left to restore
+                live.stop()
 
     def tick(self, make: Callable[[], Snapshot]) -> None:
         """Draw if it is time to; `make` is called only then."""
@@ -72,7 +74,9 @@ class Progress:
     def _draw(self, snapshot: Snapshot) -> None:
         rate = self._rate(snapshot)
         if self._live is None:
-            self._console.print(plain_line(snapshot, rate), highlight=False, soft_wrap=True)
+            # Not through rich: on a closed pipe its console ends the process and points stdout at /dev/null.
+            self._console.file.write(plain_line(snapshot, rate) + "\n")
+            self._console.file.flush()
         else:
             self._live.update(render_snapshot(snapshot, rate), refresh=True)
 
