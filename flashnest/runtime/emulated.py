@@ -71,7 +71,7 @@ class Roofline:
 def sleep_until(deadline_s: float) -> None:
     """Sleep to `deadline_s` on `time.perf_counter`'s scale, leaving the CPU to other threads; never spins.
 
-    Linux wakes a sleeper about 60 us late (50 us of it the timer slack): 0.3 % of a 20 ms step.
+    Linux wakes a sleeper about 60 us late (50 us of it the timer slack): 0.3 % of a 20 ms step, where a core is free.
     """
     remaining = deadline_s - time.perf_counter()
     if remaining > 0:
@@ -125,6 +125,8 @@ class EmulatedModel:
         self._lengths = np.zeros(_FIRST_SLOTS, np.int64)
         self.emulated_seconds = 0.0
         """Roofline time of all forwards so far."""
+        self.late_seconds = 0.0
+        """How much longer they took: late wake-ups of a busy host. What the emulation is off by."""
 
     @property
     def spec(self) -> ModelSpec:
@@ -181,6 +183,7 @@ class EmulatedModel:
         )
         self.emulated_seconds += seconds
         self._wait_until(start_s + seconds)
+        self.late_seconds += max(0.0, self._clock_s() - start_s - seconds)
         return Scores(best, None)
 
     def close(self) -> None:

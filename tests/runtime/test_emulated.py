@@ -242,13 +242,15 @@ def test_forward_takes_the_rooflines_time_from_its_start(clock: VirtualClock) ->
 
 def test_cpu_work_inside_forward_is_part_of_its_time() -> None:
     """The deadline counts from the call's start: a clock that moves while forward works does not push it back."""
-    reads = iter([100.0, 100.005])
+    reads = iter([100.0, 100.0125])
     waits: list[float] = []
     spec = emulated_spec("m", dtype="w8a8", vocab_size=100, eos_ids=(0,), max_context_tokens=64, kv_bytes_per_token=8)
     model = EmulatedModel(spec, _roofline(), clock_s=lambda: next(reads), wait_until=waits.append)
     model.register(1, PROMPT, REFERENCE)
     model.forward(_batch([(1, [3], [13])]))
-    assert waits == [pytest.approx(100.0 + _roofline().step_seconds(1, 4, 4))]
+    step_s = _roofline().step_seconds(1, 4, 4)
+    assert waits == [pytest.approx(100.0 + step_s)]
+    assert model.late_seconds == pytest.approx(0.0125 - step_s)
 
 
 def test_sleep_until_a_past_deadline_returns_at_once_and_a_future_one_is_reached(
