@@ -29,8 +29,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from flashnest.cli.command import Command
-from flashnest.config_load import Origins, did_you_mean, keys_of, refuse_targets, section_at
+from flashnest.cli.arguments import Command
+from flashnest.config.load import did_you_mean, keys_of, refuse_targets, section_at
+from flashnest.config.origins import Origins
 from flashnest.errors import ConfigError
 
 VERSION_BASE = "1.3"
@@ -151,8 +152,8 @@ def _missing_option(error: MissingConfigException, text: str) -> ConfigError:
     if not error.options:
         return ConfigError(_first_line(text), fix="--info searchpath lists the places searched")
     hint = did_you_mean(option, error.options)
-    hint = f" {hint};" if hint else ""
-    return ConfigError(f"{group} {option!r} not found:{hint} options: {', '.join(sorted(error.options))}")
+    hint = f", {hint}" if hint else ","
+    return ConfigError(f"{group} {option!r} not found{hint} options: {', '.join(sorted(error.options))}")
 
 
 def _unknown_key(key: str) -> ConfigError:

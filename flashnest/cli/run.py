@@ -11,17 +11,19 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, open_dict
 
 from flashnest import __version__
-from flashnest.cli.command import Command, parse_command
+from flashnest.cli.arguments import Command, parse_command
 from flashnest.cli.compose import CONFIG_NAME, CONFIG_PATH, VERSION_BASE, Composer, plain_errors
 from flashnest.cli.failure import INTERRUPTED, USER_ERROR, guarded
 from flashnest.config import RunConfig
-from flashnest.config_load import Origins, load_run
+from flashnest.config.load import load_run
+from flashnest.config.origins import Origins
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,7 +80,7 @@ def _job(cfg: DictConfig, command: Command) -> int:
     config = HydraConfig.get()
     if command.multirun:
         print(f"run {config.job.num}: {' '.join(config.overrides.task)}", flush=True)
-    run = load_run(cfg, Origins.of(OmegaConf.create({"hydra": config}).hydra))
+    run = load_run(cfg, Origins.of(cast(DictConfig, config)))
     return app.run(run, Path(config.runtime.output_dir))
 
 

@@ -8,87 +8,19 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib import resources
-from pathlib import Path
 from typing import Any, get_args
 
-import psutil
-import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue, OmegaConfBaseException
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from flashnest.config import RunConfig, Section
+from flashnest.config import detect  # noqa: F401  registers the resolver
+from flashnest.config.origins import Origins
+from flashnest.config.run import RunConfig
+from flashnest.config.section import Section
 from flashnest.errors import ConfigError
-
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
-
-
-@dataclass(frozen=True, slots=True)
-class Origins:
-    """Where the parts of a config came from.
-
-    choices: group -> option; sources: (scheme, path) of every place that Hydra searched, in its order; overrides: the
-    command line's; config_name: the primary config.
-    """
-
-    choices: Mapping[str, str] = field(default_factory=dict)
-    sources: tuple[tuple[str, str], ...] = ()
-    overrides: tuple[str, ...] = ()
-    config_name: str = "config"
-
-    @classmethod
-    def of(cls, hydra: DictConfig) -> Origins:
-        """Read the origins from a composed config's `hydra` node."""
-        runtime = hydra.runtime
-        return cls(
-            choices={str(k): str(v) for k, v in runtime.choices.items() if v is not None},
-            sources=tuple((str(s.schema), str(s.path)) for s in runtime.config_sources),
-            overrides=tuple(str(o) for o in hydra.overrides.task),
-            config_name=str(hydra.job.config_name),
-        )
-
-    def describe(self, keys: Sequence[str]) -> str:
-        """Return the override, or the file and line, that set the key path `keys`; "" where it cannot be told."""
-        dotted = ".".join(keys)
-        for override in self.overrides:
-            name = override.lstrip("+~").partition("=")[0]
-            if name not in self.choices and (name == dotted or dotted.startswith(name + ".")):
-                return f"override {override!r}"
-        group = keys[0] if keys else ""
-        option = self.choices.get(group)
-        inner = keys[1:] if option is not None else keys
-        found = self._read(f"{group}/{option}" if option is not None else self.config_name)
-        if found is None:
-            return ""
-        path, text = found
-        line = line_of_key(text, inner)
-        return f"{path}:{line}" if line else path
-
-    def _read(self, name: str) -> tuple[str, str] | None:
-        for scheme, where in self.sources:
-            root = resources.files(where.replace("/", ".")) if scheme == "pkg" and where else Path(where)
-            file = root.joinpath(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
-            if scheme in ("pkg", "file") and file.is_file():
-                return str(file), file.read_text(encoding="utf-8")
-        return None
-
-
-def line_of_key(text: str, keys: Sequence[str]) -> int:
-    """Return the 1-based line on which the key path `keys` stands in a YAML text, 0 where it does not."""
-    node = yaml.compose(text, yaml.SafeLoader)
-    line = 0
-    for key in keys:
-        if not isinstance(node, yaml.MappingNode):
-            return line
-        match = next((pair for pair in node.value if pair[0].value == key), None)
-        if match is None:
-            return 0
-        line, node = match[0].start_mark.line + 1, match[1]
-    return line
 
 
 def load_run(cfg: DictConfig, origins: Origins | None = None) -> RunConfig:
@@ -96,6 +28,7 @@ def load_run(cfg: DictConfig, origins: Origins | None = None) -> RunConfig:
     origins = origins or Origins()
     values = _resolved(cfg, origins)
     refuse_targets(values, origins)
+    _fill_names(values, origins)
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:
@@ -120,7 +53,7 @@ def refuse_targets(values: object, origins: Origins, at: tuple[str, ...] = ()) -
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:
     """Return `did you mean 'x'?` for the nearest option, or ""."""
-    near = difflib.get_close_matches(word, list(options), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(word, list(options), n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else ""
 
 
@@ -139,22 +72,6 @@ def section_at(keys: Sequence[str]) -> type[Section] | None:
 def keys_of(section: type[Section]) -> list[str]:
     """Return the YAML keys of a config class."""
     return [info.alias or name for name, info in section.model_fields.items()]
-
-
-def detect_dram_bytes() -> str:
-    """Return this machine's memory as text with its unit: physical, or the cgroup's limit where that is less."""
-    total = psutil.virtual_memory().total
-    limit = _CGROUP_LIMIT.read_text().strip() if _CGROUP_LIMIT.is_file() else "max"
-    return f"{min(total, int(limit)) if limit.isdigit() else total}B"
-
-
-def _detect(what: str) -> str:
-    if what != "dram":
-        raise ConfigError(f"${{detect:{what}}}: nothing to detect by that name", fix="use ${detect:dram}")
-    return detect_dram_bytes()
-
-
-OmegaConf.register_new_resolver("detect", _detect, replace=True)
 
 
 def _section_of(info: FieldInfo) -> type[Section] | None:
@@ -179,6 +96,15 @@ def _resolved(cfg: DictConfig, origins: Origins) -> dict[str, Any]:
         raise ConfigError(f"the config cannot be read: {str(error).splitlines()[0]}") from error
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
+
+
+def _fill_names(values: Mapping[str, Any], origins: Origins) -> None:
+    """Name each group's part after its option, unless it names itself, and say where the policy text came from."""
+    for group in ("platform", "tiering", "workload", "model"):
+        if isinstance(values.get(group), dict):
+            values[group].setdefault("name", origins.choices.get(group, "unnamed"))
+    if isinstance(values.get("tiering"), dict):
+        values["tiering"].setdefault("source", origins.file_of("tiering"))
 
 
 def _place(origins: Origins, keys: Sequence[str]) -> str:
@@ -231,4 +157,4 @@ def _explain(detail: ErrorDetails, keys: Sequence[str]) -> tuple[str, str, str]:
             given, [word.strip("'") for word in str(context["expected"]).replace(" or ", ", ").split(", ")]
         )
         return shown, reason, hint
-    return shown, reason, "correct the value"
+    return shown, reason, ""

