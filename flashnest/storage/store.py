@@ -107,6 +107,31 @@ class Store(Protocol):
         """Flush what is owed and give everything back. A second call does nothing."""
 
 
+class ColdStore(Store, Protocol):
+    """What `ColdTier` needs of an NVMe engine: one thread may write while another reads."""
+
+    @property
+    def full(self) -> bool:
+        """Whether new records are refused until some are removed."""
+
+    @property
+    def corrupt(self) -> int:
+        """Damaged records met so far; each was a miss."""
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of key and value that one record takes."""
+
+    def __len__(self) -> int:
+        """Return how many records are stored."""
+
+    def write_many(self, keys: U64Array, rows: U32Array, removes: U64Array) -> BoolArray:
+        """Remove `removes`, then insert records, durably; returns which were inserted, (n,)."""
+
+    def scan_keys(self) -> Iterator[U64Array]:
+        """Yield every key once, in batches."""
+
+
 class PlacementMap(Protocol):
     """What storage needs of a compiled policy: which chain of tiers each new record gets.
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from flashnest.errors import StoreClosedError, StoreFullError
 from flashnest.record import BoolArray, I64Array, Tier, U32Array, U64Array
-from flashnest.storage import kernels
+from flashnest.storage import kernels, kernels_write
 from flashnest.storage.kernels import BUCKET_BYTES, BUCKET_KEYS
 from flashnest.storage.store import ClockS, Found, StoreStats
 
@@ -28,8 +28,8 @@ _INSERT_RECORDS: Final = 4096
 class DramTable:
     """A `Store` in DRAM. One thread owns it, as the protocol says; kernels release the GIL.
 
-    With `evict` a full table makes room for new records by a second-chance clock over the rows; without, it rejects
-    what does not fit and leaves room-making to its owner's `evict_many`.
+    With `evict` a full table makes room for new records by a second-chance clock over the rows; without, `insert_many`
+    rejects what does not fit. A `Router` chooses call by call.
     """
 
     def __init__(
@@ -115,19 +115,31 @@ class DramTable:
         An n-gram learnt again with the same first token adds to REFS. Where the clock hand had to run, the answer is
         what is stored when the call returns, so a batch larger than the table is told truly.
         """
+        return self.insert_evicting(keys, rows) if self._evict else self.insert_fitting(keys, rows)
+
+    def insert_fitting(self, keys: U64Array, rows: U32Array) -> BoolArray:
+        """Like `insert_many`, rejecting what does not fit."""
         stored = np.empty(len(keys), np.bool_)
         self._put(keys, rows, stored)
-        if self._evict and not stored.all():
+        self._rejected += int(len(keys) - np.count_nonzero(stored))
+        return stored
+
+    def insert_evicting(self, keys: U64Array, rows: U32Array) -> BoolArray:
+        """Like `insert_many`, making room by the clock."""
+        stored = np.empty(len(keys), np.bool_)
+        self._put(keys, rows, stored)
+        if not stored.all():
             for start in range(0, len(keys), _INSERT_RECORDS):
-                self._squeeze_in(
-                    keys[start : start + _INSERT_RECORDS], rows[start : start + _INSERT_RECORDS], stored[start:]
-                )
+                stop = start + _INSERT_RECORDS
+                self._squeeze_in(keys[start:stop], rows[start:stop], stored[start:stop])
             stored = self.contains_many(keys)
         self._rejected += int(len(keys) - np.count_nonzero(stored))
         return stored
 
     def _put(self, keys: U64Array, rows: U32Array, stored: BoolArray) -> None:
-        new, old = kernels.table_insert(self._lines, self._rows, keys, rows, stored, self._clock_s(), self.free_records)
+        new, old = kernels_write.table_insert(
+            self._lines, self._rows, keys, rows, stored, self._clock_s(), self.free_records
+        )
         if new < 0:
             self._check_open()
             raise ValueError(f"{len(keys)} keys come with rows {rows.shape}, the table has {self.words} words a row")
@@ -136,7 +148,7 @@ class DramTable:
         self._updates += old
 
     def _squeeze_in(self, keys: U64Array, rows: U32Array, stored: BoolArray) -> None:
-        left = np.flatnonzero(~stored[: len(keys)] & (keys != 0))
+        left = np.flatnonzero(~stored & (keys != 0))
         if len(left):
             self.evict_many(min(len(left), self._max_records) - self.free_records)
             self._put(keys[left], rows[left], np.empty(len(left), np.bool_))
@@ -145,7 +157,7 @@ class DramTable:
         """See `Store.remove_many`."""
         self._check_open()
         removed = np.empty(len(keys), np.bool_)
-        count = kernels.table_remove(self._lines, keys, removed)
+        count = kernels_write.table_remove(self._lines, keys, removed)
         self._records -= count
         self._removes += count
         return removed
@@ -155,7 +167,7 @@ class DramTable:
         self._check_open()
         count = max(0, min(count, self._records))
         keys, rows = np.empty(count, np.uint64), np.empty((count, self.words), np.uint32)
-        done, self._hand = kernels.table_evict(self._lines, self._rows, self._hand, keys, rows)
+        done, self._hand = kernels_write.table_evict(self._lines, self._rows, self._hand, keys, rows)
         self._records -= done
         self._evicted += done
         return keys[:done], rows[:done]
@@ -163,7 +175,7 @@ class DramTable:
     def feedback_many(self, keys: U64Array, drafted: U32Array, accepted: U32Array) -> None:
         """See `Store.feedback_many`."""
         self._check_open()
-        kernels.table_feedback(self._lines, self._rows, keys, drafted, accepted)
+        kernels_write.table_feedback(self._lines, self._rows, keys, drafted, accepted)
 
     def scan(self) -> Iterator[tuple[U64Array, U32Array]]:
         """See `Store.scan`; batches are fresh arrays of up to 8192 records."""

@@ -1,0 +1,273 @@
+"""The cold tier as the router sees it: write buffer, filter, asynchronous reads over a store. Never blocks a step.
+
+Order of a lookup: the write buffer (in DRAM, answered at once), the membership filter (surely absent is a miss at
+once), then the read queue, whose answer comes out of a later `drain`. With `blocking` the store is read in line, one
+key after the other, as the field report's L2 did (facts F7, R3).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from flashnest.record import BoolArray, I64Array, Tier, U32Array, U64Array
+from flashnest.storage.cold_reads import Clock, ColdAnswers, ReadQueue
+from flashnest.storage.cold_writes import WriteBuffer
+from flashnest.storage.filter import MembershipFilter
+from flashnest.storage.marks import ReplaceMarks
+from flashnest.storage.store import ClockS, ColdStore, Found, State, StoreStats
+
+
+@dataclass(frozen=True, slots=True)
+class ColdOptions:
+    """How a cold tier reads and writes. `threaded` False is for tests: nothing happens until `pump`."""
+
+    blocking: bool = False
+    queue_keys: int = 4096
+    deadline_s: float = 0.25
+    buffer_bytes: int = 8 << 20
+    flush_records: int = 16384
+    flush_interval_s: float = 5.0
+    threaded: bool = True
+
+
+_DEFAULTS = ColdOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class ColdStats:
+    """Counters of a cold tier since it was opened, in keys or records unless they say bytes.
+
+    queued: reads accepted; answered: of these, answered by the store; late: answered as a miss at their deadline;
+    errors: answered as a miss because the store failed; dropped: not accepted, too many under way; known: inserts
+    skipped because the record is there; write_errors: records and removals lost to a failing disk.
+    """
+
+    queued: int
+    answered: int
+    late: int
+    dropped: int
+    errors: int
+    filter_queries: int
+    filter_negative: int
+    filter_false_positive: int
+    filter_bytes: int
+    buffered_hits: int
+    buffer_bytes: int
+    known: int
+    bytes_written: int
+    write_errors: int
+    corrupt: int
+
+
+class ColdTier:
+    """An NVMe store behind a write buffer, a filter and a read queue. One thread owns it; it has two of its own."""
+
+    def __init__(
+        self,
+        store: ColdStore,
+        *,
+        words: int,
+        clock_s: ClockS,
+        options: ColdOptions = _DEFAULTS,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        """Read every key of the store into a fresh filter and start the threads. Takes the store over."""
+        self.tier = Tier.NVME
+        self._store, self._options = store, options
+        self._one = Found.allocate(1, words)
+        self._filter = MembershipFilter(len(store) + len(store) // 2)
+        for keys in store.scan_keys():
+            self._filter.add_many(keys)
+        self._marks = ReplaceMarks()
+        threaded = options.threaded
+        self._writes = WriteBuffer(
+            store,
+            words=words,
+            budget_bytes=options.buffer_bytes,
+            flush_records=options.flush_records,
+            flush_interval_s=options.flush_interval_s,
+            clock=clock,
+            clock_s=clock_s,
+            threaded=threaded,
+        )
+        self._reads = ReadQueue(
+            store,
+            words=words,
+            depth=options.queue_keys,
+            deadline_s=options.deadline_s,
+            clock=clock,
+            threaded=threaded and not options.blocking,
+        )
+        self._closed = False
+        self._lookups = self._hits = self._buffered_hits = self._known = self._inserts = self._removes = 0
+        self._rejected = self._inline_reads = 0
+
+    def compile(self) -> None:
+        """Load or compile the kernels; see `Router`."""
+        keys, none = np.zeros(0, np.uint64), np.zeros(0, np.uint32)
+        self._filter.add_many(keys)
+        self._filter.may_hold(keys)
+        self._marks.add_many(keys, none, none)
+        self._marks.wrong_many(keys)
+
+    @property
+    def blocking(self) -> bool:
+        """Whether reads are done in line."""
+        return self._options.blocking
+
+    def lookup_buffered(self, keys: U64Array, found: Found) -> BoolArray:
+        """Answer what the write buffer knows; returns which keys need no further asking, (n,)."""
+        self._lookups += len(keys)
+        known = self._writes.lookup_many(keys, found)
+        hits = int(np.count_nonzero(found.state[: len(keys)] == State.HIT))
+        self._buffered_hits += hits
+        self._hits += hits
+        return known
+
+    def ask(self, keys: U64Array, tickets: I64Array) -> BoolArray:
+        """Queue what the filter lets through; returns which keys are PENDING now, (n,); the others are misses."""
+        pending = self._filter.contains_many(keys)
+        at = np.flatnonzero(pending)
+        taken = self._reads.ask(keys[at], tickets[at]) if len(at) else 0
+        pending[at[taken:]] = False
+        return pending
+
+    def read_now(self, key: U64Array) -> U32Array | None:
+        """Read one key, (1,), in line; returns its row (words,), overwritten by the next call, or None."""
+        if not self._filter.contains_many(key)[0]:
+            return None
+        self._store.lookup_many(key, self._one)
+        self._inline_reads += 1
+        if self._one.state[0] != State.HIT:
+            self._missed(key)
+            return None
+        self._hits += 1
+        row: U32Array = self._one.rows[0]
+        return row
+
+    def _missed(self, keys: U64Array) -> None:
+        self._filter.count_false_positives(len(keys))
+        self._marks.mark_many(keys)  # the filter would call it known for ever: let the next learn store it
+
+    def submit(self) -> None:
+        """Hand this step's questions to the reader; see to the writer."""
+        self._reads.submit()
+        self._tick()
+
+    def _tick(self) -> None:
+        self._writes.tick()
+        lost = self._writes.take_lost()
+        if len(lost):
+            self._marks.mark_many(lost)
+
+    def drain(self) -> ColdAnswers:
+        """Return the answers that are ready; see `ReadQueue.drain`."""
+        answers = self._reads.drain()
+        self._hits += int(np.count_nonzero(answers.hit))
+        absent = self._reads.take_absent()
+        if len(absent):
+            self._missed(absent)
+        return answers
+
+    def wait(self, timeout_s: float) -> None:
+        """Sleep until an answer is ready; see `ReadQueue.wait`."""
+        self._reads.wait(timeout_s)
+
+    def may_hold(self, keys: U64Array) -> BoolArray:
+        """Return which keys may be here, buffered or stored, (n,); False is certain. Reads nothing."""
+        return self._filter.may_hold(keys)
+
+    def insert_many(self, keys: U64Array, rows: U32Array, *, replace: bool = False) -> BoolArray:
+        """Take records; returns which are here afterwards, (n,).
+
+        A key that the filter knows is left as it is and counted `known`, so that learning the same text again writes
+        nothing, unless its drafts failed (`feedback_many`) or `replace` is given.
+        """
+        known: BoolArray = self._filter.may_hold(keys) & (keys != 0)
+        fresh = ~known
+        if known.any() and not replace:
+            again = np.flatnonzero(known)
+            known[again] = ~(self._marks.wrong_many(keys[again]) | self._writes.gathers_many(keys[again]))
+        elif replace:
+            known[:] = False
+        put = np.flatnonzero(~known & (keys != 0) & ~(fresh & self._store.full))
+        taken: BoolArray = known.copy()
+        taken[put] = self._writes.put_many(keys[put], rows[put])
+        done = keys[put[taken[put]]]
+        self._filter.add_many(done)
+        if len(done) > np.count_nonzero(fresh[put] & taken[put]):
+            self._marks.forget_many(done)
+        self._known += int(np.count_nonzero(known))
+        self._inserts += len(done)
+        self._rejected += int(len(keys) - np.count_nonzero(taken))
+        return taken
+
+    def forget_many(self, keys: U64Array) -> BoolArray:
+        """Remove records that may be here; returns which removals were taken, (n,). They answer MISS from now on."""
+        taken = self._writes.forget_many(keys)
+        self._removes += int(np.count_nonzero(taken))
+        return taken
+
+    def feedback_many(self, keys: U64Array, drafted: U32Array, accepted: U32Array) -> None:
+        """Note what became of drafts, in DRAM only: where drafts keep failing the next learn replaces the record."""
+        self._writes.feedback_many(keys, drafted, accepted)
+        self._marks.add_many(keys, drafted, accepted)
+
+    def flush(self) -> None:
+        """Return when every record taken is on disk, or was given up as unwritable."""
+        self._writes.flush()
+        self._tick()
+
+    def pump(self) -> None:
+        """Do the threads' work in the caller's thread. Only without `threaded`."""
+        self._reads.pump()
+        self._writes.pump()
+        self._tick()
+
+    def stats(self) -> StoreStats:
+        """Return the tier's figures: `records` counts what is stored and what waits in the buffer."""
+        disk = self._store.stats()
+        return StoreStats(
+            records=len(self._store) + len(self._writes),
+            bytes_used=disk.bytes_used,
+            bytes_budget=disk.bytes_budget,
+            lookups=self._lookups,
+            hits=self._hits,
+            inserts=self._inserts,
+            updates=disk.updates,
+            removes=self._removes,
+            rejected=self._rejected + self._writes.rejected,
+            evicted=0,
+        )
+
+    def cold_stats(self) -> ColdStats:
+        """Return the counters that only a cold tier has."""
+        reads, writes, seen = self._reads, self._writes, self._filter
+        return ColdStats(
+            queued=reads.queued + self._inline_reads,
+            answered=reads.answered + self._inline_reads,
+            late=reads.late,
+            dropped=reads.dropped,
+            errors=reads.errors,
+            filter_queries=seen.queries,
+            filter_negative=seen.negatives,
+            filter_false_positive=seen.false_positives,
+            filter_bytes=seen.bytes_used,
+            buffered_hits=self._buffered_hits,
+            buffer_bytes=writes.bytes_used,
+            known=self._known,
+            bytes_written=writes.bytes_written,
+            write_errors=writes.errors,
+            corrupt=self._store.corrupt,
+        )
+
+    def close(self) -> None:
+        """Flush, stop the threads, close the store. A second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._reads.close()
+            self._writes.close()
+            self._store.close()
