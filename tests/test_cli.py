@@ -109,7 +109,7 @@ USER_ERRORS = [
     "a=[",
     "seed=1,2",
     "+seed=1",
-    "++platform=local",
+    "++model=qwen3_8b",
     "~tiering.rules",
     "~workload",
     "~nope",

@@ -316,6 +316,13 @@ def test_an_ops_repo_brings_its_own_primary_config(ops: Path) -> None:
     assert (run.platform.name, run.tiering.name) == ("local", "dram_only")
 
 
+def test_an_ops_repo_may_replace_the_config_path(ops: Path) -> None:
+    site = "hydra: {searchpath: ['pkg://flashnest.conf']}\ndefaults: [config, _self_]\nseed: 8\n"
+    (ops / "site.yaml").write_text(site)
+    run = compose("--config-path", str(ops), "--config-name", "site", "platform=rack7")
+    assert (run.platform.name, run.tiering.name, run.seed) == ("rack7", "dram_only", 8)
+
+
 def test_an_ops_repos_options_are_listed_in_errors(ops: Path) -> None:
     assert "rack7" in refused("--config-dir", str(ops), "+platform=rack8").what
 

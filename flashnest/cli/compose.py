@@ -173,7 +173,7 @@ def _yaml_error(error: yaml.MarkedYAMLError) -> ConfigError:
 
 def _sign_put_right(override: Override, listed: frozenset[str]) -> str:
     line = str(override.input_line)
-    if override.key_or_group not in OPEN_GROUPS or override.is_delete() or override.is_force_add():
+    if override.key_or_group not in OPEN_GROUPS or override.is_delete():
         return line
     bare = line.lstrip("+")
     return bare if override.key_or_group in listed else f"+{bare}"
