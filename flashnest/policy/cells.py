@@ -42,7 +42,9 @@ class Axis:
         """Return the (low, high) intervals of some groups, neighbours joined."""
         ends = np.append(self.starts[1:] - 1, self.fact.high)
         joined: list[tuple[int, int]] = []
-        for i in np.flatnonzero(np.isin(self.group, groups)):
+        inside = np.zeros(self.groups, np.bool_)
+        inside[list(groups)] = True
+        for i in np.flatnonzero(inside[self.group]):
             low, high = int(self.starts[i]), int(ends[i])
             if joined and joined[-1][1] == low - 1:
                 low = joined.pop()[0]

@@ -63,7 +63,6 @@ class _Checker:
             try:
                 self._constants.define(param, self._overrides)
             except Rejected as stop:
-                self._constants.broken.setdefault(param.name.text, stop.diagnostic)
                 self._report(stop.diagnostic)
         self._check_overrides()
         rules = tuple(self._rule(number, place) for number, place in enumerate(self._document.places, start=1))
@@ -84,8 +83,8 @@ class _Checker:
                 self._report(Diagnostic("T402", f"{message} is overridden from outside", self._source, notes=(note,)))
 
     def _check_unused(self) -> None:
-        for param in self._document.params:
-            name = param.name
+        names = {param.name.text: param.name for param in self._document.params}
+        for name in names.values():
             if name.text in self._constants.names and name.text not in self._constants.used:
                 message, label = f"param `{name.text}` is never used", Label(name.span)
                 self._report(Diagnostic("T409", message, self._source, label, severity=Severity.WARNING))

@@ -77,6 +77,15 @@ def advice(before: Sequence[Token], found: Token | None) -> str:
     if found.type in ("IN", "ON") and last == "place":
         return "a rule for every record is `place otherwise in dram`"
     if found.type == "NAME":
-        meant = _OTHER_WORDS.get(str(found).lower()) or close_to(str(found), _KEYWORDS)
-        return f"did you mean `{meant}`?" if meant else ""
+        return _meant(str(found))
     return ""
+
+
+def instead_of(word: str) -> str:
+    """Say what to write where a bare word stands for a condition."""
+    return _meant(word) or "a condition compares a fact, like `tokens >= 32`, or is `otherwise`"
+
+
+def _meant(word: str) -> str:
+    meant = _OTHER_WORDS.get(word.lower()) or close_to(word, _KEYWORDS)
+    return f"did you mean `{meant}`?" if meant else ""

@@ -14,12 +14,15 @@ from lark.lark import PostLex
 
 from flashnest.policy.build import build, span_of
 from flashnest.policy.diagnostics import Diagnostic, Label, Note
-from flashnest.policy.expected import advice, in_words
-from flashnest.policy.facts import LATER_STATEMENTS, LATER_WORDS
+from flashnest.policy.expected import advice, in_words, instead_of
+from flashnest.policy.facts import FACTS, LATER_STATEMENTS, LATER_WORDS
 from flashnest.policy.syntax import Document, Source, Span, Statement
 
 _CONTINUES = frozenset({"AND", "OR", "ELSE", "IN", "ON"})
 """Token types that carry a statement on from the line above."""
+
+_MAX_NESTED = 100
+"""Deeper trees would meet Python's recursion limit (1000) in the passes that walk them."""
 
 
 class _AllTokens(PostLex):
@@ -80,6 +83,10 @@ def _starts(token: Token) -> bool:
 def _statement(source: Source, tokens: list[Token]) -> Statement | Diagnostic:
     if tokens[0].type == "NAME" and str(tokens[0]) in LATER_STATEMENTS:
         return _not_yet(source, tokens[0])
+    nested = [token for token in tokens if token.type in ("LPAR", "NOT")]
+    if len(nested) > _MAX_NESTED:
+        message = f"more than {_MAX_NESTED} parentheses and `not` in one rule"
+        return Diagnostic("T003", message, source, Label(span_of(nested[_MAX_NESTED], source)))
     parser = _parser().parse_interactive()
     for i, token in enumerate(tokens):
         try:
@@ -101,7 +108,11 @@ def _unexpected(source: Source, before: list[Token], found: Token | None) -> Dia
     parser = _parser().parse_interactive()
     for token in before:
         parser.feed_token(token)
-    expected = in_words(parser.accepts())  # type: ignore[no-untyped-call]
+    accepts = parser.accepts()  # type: ignore[no-untyped-call]
+    if "RANGE" in accepts and _is_bare_word(before[-3:]):
+        word, notes = before[-3], (Note("help", instead_of(before[-3])),)
+        return Diagnostic("T001", f"`{word}` is not a condition", source, Label(span_of(word, source)), notes=notes)
+    expected = in_words(accepts)
     if found is None:
         span, seen = _just_after(span_of(before[-1], source)), "the rule ends here"
     else:
@@ -109,6 +120,11 @@ def _unexpected(source: Source, before: list[Token], found: Token | None) -> Dia
     help_text = advice(before, found)
     notes = (Note("help", help_text),) if help_text else ()
     return Diagnostic("T001", f"expected {expected}; {seen}", source, Label(span), notes=notes)
+
+
+def _is_bare_word(tokens: list[Token]) -> bool:
+    """Whether a word stands where a condition should: `default in dram` is no `fact in low..high`."""
+    return [token.type for token in tokens] == ["NAME", "IN", "NAME"] and str(tokens[0]) not in FACTS
 
 
 def _just_after(span: Span) -> Span:

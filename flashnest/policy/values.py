@@ -52,12 +52,14 @@ class Constants:
         name, span = param.name.text, param.name.span
         if name in RESERVED:
             raise rejected(self.source, "T407", span, f"`{name}` is a word of the language, not free for a param")
-        if name in self.names:
+        if name in self.names or name in self.broken:
             raise rejected(self.source, "T407", span, f"param `{name}` is defined twice")
-        declared = self._literal(param.value)
-        self.names[name] = declared
-        if name in overrides:
-            self.names[name] = self._overridden(param, declared, overrides[name])
+        try:
+            declared = self._literal(param.value)
+            self.names[name] = self._overridden(param, declared, overrides[name]) if name in overrides else declared
+        except Rejected as stop:
+            self.broken[name] = stop.diagnostic
+            raise
 
     def code(self, fact: Fact, value: Value) -> int:
         """Return the integer code of a value compared with a fact. Raises Rejected."""

@@ -1,0 +1,134 @@
+"""Compiled policies and checks against a naive interpreter, on random policies."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from naive import first_match
+from policies import NAMESPACES, policies, records
+
+from flashnest.policy import Diagnostic, Policy, PolicyCheckError, RecordFacts, Severity, compile_policy
+from flashnest.policy.format import format_statement
+from flashnest.policy.parse import parse
+from flashnest.policy.syntax import Source
+from flashnest.record import Kind, namespace_id
+
+DOMAIN = [
+    RecordFacts(tokens, kind, space, nbytes)
+    for tokens, kind, space, nbytes in product(
+        (1, 2, 3, 8, 9, 10, 31, 32, 33, 254, 255),
+        Kind,
+        (*NAMESPACES, "other"),
+        (1, 2, 104, 105, 4095, 4096, 4097, 4098, 2**32 - 1),
+    )
+]
+"""A record for every cell that texts of `policies` can make: a cell starts at a constant or just above one."""
+
+quick = settings(max_examples=60, deadline=None)
+
+
+def reached(text: str) -> list[int | None]:
+    document, errors = parse(Source(text))
+    assert not errors
+    return [first_match(document, record) for record in DOMAIN]
+
+
+def compiled(text: str) -> Policy | PolicyCheckError:
+    try:
+        return compile_policy(text)
+    except PolicyCheckError as error:
+        return error
+
+
+def errors_of(text: str) -> list[Diagnostic]:
+    result = compiled(text)
+    found = result.diagnostics if isinstance(result, PolicyCheckError) else ()
+    return [one for one in found if one.severity is Severity.ERROR]
+
+
+@quick
+@given(policies.map(lambda text: f"{text}\nplace otherwise in nvme else dram"), st.lists(records, min_size=1))
+def test_placement_agrees_with_naive_interpreter(text, some):
+    document, errors = parse(Source(text))
+    assert not errors
+    wanted = [first_match(document, record) for record in some]
+    policy = compiled(text)
+    if isinstance(policy, PolicyCheckError):
+        assert {one.code for one in errors_of(text)} == {"T102"}
+        return
+    arrays = (
+        np.array([record.tokens for record in some], np.uint8),
+        np.array([record.kind for record in some], np.uint8),
+        np.array([namespace_id(record.namespace) for record in some], np.uint32),
+        np.array([record.nbytes for record in some], np.uint32),
+    )
+
+    assert policy.placement.rule_codes(*arrays).tolist() == wanted
+    chains = [policy.placement.chains[code] for code in policy.placement.chain_codes(*arrays)]
+    assert chains == [policy.rules[rule].chain for rule in wanted]
+    assert [policy.place(record) for record in some] == [policy.rules[rule] for rule in wanted]
+
+
+@quick
+@given(policies)
+def test_gap_is_reported_exactly_when_some_record_has_no_rule(text):
+    assert ("T101" in {one.code for one in errors_of(text)}) == (None in reached(text))
+
+
+@quick
+@given(policies)
+def test_unreachable_is_reported_exactly_for_rules_that_win_no_record(text):
+    places = parse(Source(text))[0].places
+    number = {place.span.line: i for i, place in enumerate(places)}
+
+    found = {number[one.line] for one in errors_of(text) if one.code == "T102"}
+
+    assert found == set(range(len(places))) - set(reached(text))
+
+
+@quick
+@given(policies)
+def test_witness_of_a_gap_matches_no_rule(text):
+    document, _ = parse(Source(text))
+    witnesses = [note.text for one in errors_of(text) for note in one.notes if note.kind == "example"]
+
+    assert [first_match(document, record_of(witness)) for witness in witnesses] == [None] * len(witnesses)
+
+
+@quick
+@given(policies)
+def test_canonical_text_means_the_same(text):
+    document, _ = parse(Source(text))
+    canonical = "\n".join(format_statement(statement) for statement in document.statements)
+    again, errors = parse(Source(canonical))
+
+    assert not errors
+    assert [format_statement(statement) for statement in again.statements] == canonical.split("\n")
+    assert reached(canonical) == reached(text)
+
+
+def record_of(note: str) -> RecordFacts:
+    words = dict(part.split(": ") for part in note.removeprefix("record: {").removesuffix("}").split(", "))
+    rest = {"namespace": words.get("namespace", "default")}
+    if "bytes" in words:
+        rest["nbytes"] = int(words["bytes"])
+    return RecordFacts(int(words["tokens"]), Kind[words["kind"].upper()], **rest)
+
+
+WORDS = ("place", "param", "in", "on", "dram", "nvme", "tokens", "kind", ">=", "8", "32-token", "records", "..")
+SIGNS = ("(", ")", ",", "\n", "and", "or", "not", "=", '"', "#")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text() | st.lists(st.sampled_from(WORDS + SIGNS)).map(" ".join))
+def test_any_text_is_a_policy_or_a_policy_error(text):
+    result = compiled(text)
+
+    if isinstance(result, PolicyCheckError):
+        assert all(one.line >= 1 and one.column >= 1 for one in result.diagnostics)
+        assert len(str(result).splitlines()) >= 2
+    else:
+        assert result.rules

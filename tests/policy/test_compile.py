@@ -1,0 +1,155 @@
+"""The compiled policy as a library: arrays in, codes out; what the caller is told and what is loaded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from flashnest.policy import PolicyCheckError, RecordFacts, compile_policy
+from flashnest.policy.cells import MAX_CELLS
+from flashnest.record import Kind, Tier, namespace_id
+from flashnest.units import Dimension, Quantity
+
+HOTCOLD = ">=32-token records in DRAM, <=8-token records on NVMe\nplace otherwise in dram else nvme\n"
+
+
+def batch(n: int) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(7)
+    return (
+        rng.integers(1, 256, n).astype(np.uint8),
+        rng.integers(0, 2, n).astype(np.uint8),
+        rng.integers(0, 2**32, n).astype(np.uint32),
+        rng.integers(1, 2**32, n).astype(np.uint32),
+    )
+
+
+def test_chain_codes_are_bytes_that_index_chains():
+    placement = compile_policy(HOTCOLD).placement
+    tokens, *rest = batch(1000)
+
+    codes = placement.chain_codes(tokens, *rest)
+
+    assert placement.chains == ((Tier.DRAM,), (Tier.NVME,), (Tier.DRAM, Tier.NVME))
+    assert codes.dtype == np.uint8
+    assert codes.tolist() == [0 if t >= 32 else 1 if t <= 8 else 2 for t in tokens.tolist()]
+
+
+def test_empty_batch_gives_empty_codes():
+    placement = compile_policy(HOTCOLD).placement
+
+    assert placement.chain_codes(*batch(0)).shape == (0,)
+    assert placement.rule_codes(*batch(0)).shape == (0,)
+
+
+def test_placement_leaves_its_arguments_alone():
+    arrays = batch(100)
+    before = [array.copy() for array in arrays]
+
+    compile_policy("place bytes > 9 and namespace = 'a' in dram, otherwise in nvme").placement.chain_codes(*arrays)
+
+    assert all((array == copy).all() for array, copy in zip(arrays, before, strict=True))
+
+
+def test_lowest_and_highest_codes_fall_into_the_outer_cells():
+    placement = compile_policy("tokens = 1 and bytes = 1 in dram, tokens = 255 in nvme, otherwise in vram").placement
+    ends = (
+        np.array([0, 1, 255], np.uint8),
+        np.zeros(3, np.uint8),
+        np.zeros(3, np.uint32),
+        np.array([0, 1, 9], np.uint32),
+    )
+
+    assert placement.rule_codes(*ends).tolist() == [0, 0, 1]
+
+
+def test_equal_chains_share_a_code():
+    policy = compile_policy("tokens = 1 in dram, tokens = 2 on DRAM, otherwise in dram else reject")
+
+    assert policy.placement.chains == ((Tier.DRAM,),)
+
+
+def test_policy_shows_rules_params_and_tiers():
+    policy = compile_policy(
+        "param long = 4KiB\nplace bytes > long in nvme\n\nplace otherwise in vram", params={"long": "1MiB"}
+    )
+
+    assert [(rule.number, rule.line, rule.text) for rule in policy.rules] == [
+        (1, 2, "place bytes > long in nvme"),
+        (2, 4, "place otherwise in vram"),
+    ]
+    assert policy.params == {"long": Quantity(2**20, Dimension.BYTES)}
+    assert policy.tiers == {Tier.VRAM, Tier.NVME}
+
+
+def test_unused_param_is_a_warning_not_an_error():
+    policy = compile_policy("param long = 4\nplace otherwise in dram")
+
+    assert [(one.severity, one.code, one.line, one.column) for one in policy.diagnostics] == [("warning", "T409", 1, 7)]
+
+
+def test_positions_follow_the_place_in_the_file():
+    with pytest.raises(PolicyCheckError) as caught:
+        compile_policy(
+            "place otherwise in dram\nplace tokns > 1 in dram", source="x.yaml", first_line=10, column_offset=2
+        )
+
+    assert [(one.line, one.column) for one in caught.value.diagnostics] == [(11, 9)]
+    assert "--> x.yaml:11:9" in str(caught.value)
+
+
+def test_windows_line_ends_and_byte_order_mark_are_read():
+    policy = compile_policy("\ufeffplace tokens > 3 in dram\r\nplace otherwise in nvme\r\n")
+
+    assert policy.place(RecordFacts(3)).chain == (Tier.NVME,)
+
+
+def test_namespaces_that_share_an_id_are_refused():
+    seen: dict[int, str] = {}
+    clash = None
+    for i in range(1_000_000):  # by the birthday bound a pair comes after about 80 000 names
+        name = f"n{i}"
+        other = seen.setdefault(namespace_id(name), name)
+        if other != name:
+            clash = (other, name)
+            break
+    assert clash is not None
+
+    with pytest.raises(PolicyCheckError) as caught:
+        compile_policy(f'namespace = "{clash[0]}" in dram, namespace = "{clash[1]}" in nvme, otherwise in dram')
+
+    assert [one.code for one in caught.value.diagnostics] == ["T408"]
+
+
+def test_policy_too_large_to_check_is_refused_at_once():
+    sizes = [f"bytes = {2 * n + 2} in dram" for n in range(120)]
+    names = [f"namespace = 'n{n}' in dram" for n in range(120)]
+    lengths = [f"tokens = {n} in dram" for n in range(1, 200)]
+
+    with pytest.raises(PolicyCheckError) as caught:
+        compile_policy("\n".join((*sizes, *names, *lengths, "otherwise in dram")))
+
+    assert [one.code for one in caught.value.diagnostics] == ["T003"]
+    assert str(MAX_CELLS) in str(caught.value)
+
+
+def test_place_asks_all_facts():
+    policy = compile_policy("kind = chunk and namespace = 'a' and bytes = 7 and tokens = 5 in dram, otherwise in nvme")
+
+    assert policy.place(RecordFacts(5, Kind.CHUNK, "a", 7)).number == 1
+    for other in (RecordFacts(6, Kind.CHUNK, "a", 7), RecordFacts(5, Kind.NGRAM, "a", 7)):
+        assert policy.place(other).number == 2
+    for other in (RecordFacts(5, Kind.CHUNK, "b", 7), RecordFacts(5, Kind.CHUNK, "a", 8)):
+        assert policy.place(other).number == 2
+
+
+def test_compiling_loads_nothing_heavy():
+    code = (
+        "import sys; from flashnest.policy import compile_policy; compile_policy('place otherwise in dram');"
+        "print(sorted({'torch', 'numba', 'transformers', 'pydantic', 'hydra', 'typer', 'numpy.ma'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"
