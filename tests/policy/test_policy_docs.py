@@ -1,0 +1,65 @@
+"""Every example of docs/policy.md does what the page says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from flashnest.policy import PolicyCheckError, compile_policy, load_tiering_file
+from flashnest.policy.facts import FACTS, LATER_STATEMENTS
+from flashnest.policy.testing import run_tests
+
+PAGE = (Path(__file__).parents[2] / "docs" / "policy.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)(?: error=(\w+))?\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+POLICIES = [(code, text) for language, code, text in BLOCKS if language == "policy"]
+
+
+def blocks(language: str) -> list[str]:
+    return [text for written, _, text in BLOCKS if written == language]
+
+
+@pytest.mark.parametrize(("code", "text"), POLICIES)
+def test_example_compiles_or_fails_with_its_code(code, text):
+    if not code:
+        assert not compile_policy(text).diagnostics
+        return
+    with pytest.raises(PolicyCheckError) as caught:
+        compile_policy(text)
+    assert [one.code for one in caught.value.diagnostics] == [code]
+
+
+def test_page_shows_the_real_message_of_the_gap():
+    gap = next(text for code, text in POLICIES if code == "T101")
+    with pytest.raises(PolicyCheckError) as caught:
+        compile_policy(gap, source="card.tier")
+
+    assert blocks("text") == [f"{caught.value}\n"]
+
+
+def test_tiering_file_of_the_page_passes_its_tests(tmp_path):
+    (page,) = blocks("yaml")
+    path = tmp_path / "page.yaml"
+    path.write_text(page)
+
+    assert [result.passed for result in run_tests(load_tiering_file(path))] == [True, True]
+
+
+def test_python_of_the_page_runs(capsys):
+    (code,) = blocks("python")
+    exec(compile(code, "docs/policy.md", "exec"), {})
+
+    assert capsys.readouterr().out == "2 place otherwise in nvme (<Tier.NVME: 2>,)\n"
+
+
+def test_every_word_has_a_heading_and_every_code_a_row():
+    headings = " ".join(re.findall(r"^## (.*)$", PAGE, re.MULTILINE)).replace(",", "").split()
+    words = ("param", "place", "otherwise", "in", "on", "else", "and", "or", "not", "reject", *FACTS)
+    declared = set(
+        re.findall(r"T\d{3}", Path(compile_policy.__code__.co_filename).with_name("diagnostics.py").read_text())
+    )
+
+    assert set(words) <= set(headings)
+    assert set(re.findall(r"^\| (T\d{3})", PAGE, re.MULTILINE)) == declared
+    assert all(word in PAGE for word in LATER_STATEMENTS)
