@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flashnest.policy.cells import MAX_CELLS, cell_count, make_cells
+from flashnest.policy.cells import MAX_CELLS, MAX_RULE_CELLS, cell_count, make_cells
 from flashnest.policy.check import Checked, check_names
 from flashnest.policy.coverage import check_coverage
 from flashnest.policy.diagnostics import Diagnostic, Note, PolicyCheckError, Severity
@@ -93,8 +93,8 @@ def _raise_on_errors(found: list[Diagnostic]) -> None:
 
 def _too_large(checked: Checked) -> list[Diagnostic]:
     count, rules = cell_count(checked.rules), len(checked.rules)
-    if count <= MAX_CELLS and rules <= _MAX_RULES:
+    if count <= MAX_CELLS and rules <= _MAX_RULES and count * rules <= MAX_RULE_CELLS:
         return []
-    message = f"{rules} rules tell {count} kinds of record apart: too many to check"
-    note = Note("help", f"at most {_MAX_RULES} rules and {MAX_CELLS} kinds; name fewer namespaces or sizes")
+    message = f"{rules} rules tell {count} sorts of records apart: too many to check"
+    note = Note("help", f"at most {_MAX_RULES} rules and {MAX_CELLS} sorts of records; name fewer namespaces or sizes")
     return [Diagnostic("T003", message, checked.source, notes=(note,))]

@@ -59,9 +59,8 @@ def _split(tokens: list[Token]) -> Iterator[list[Token]]:
     """Yield the tokens of each statement: it ends at a comma or line end outside parentheses, unless carried on."""
     current: list[Token] = []
     depth = 0
-    for i, token in enumerate(tokens):
+    for token, following in _with_following(tokens):
         if token.type == "NEWLINE":
-            following = next((later for later in tokens[i + 1 :] if later.type != "NEWLINE"), None)
             ends = following is None or _starts(following) or (depth == 0 and following.type not in _CONTINUES)
         else:
             ends = token.type == "COMMA" and depth == 0
@@ -74,6 +73,16 @@ def _split(tokens: list[Token]) -> Iterator[list[Token]]:
             depth += (token.type == "LPAR") - (token.type == "RPAR")
     if current:
         yield current
+
+
+def _with_following(tokens: list[Token]) -> Iterator[tuple[Token, Token | None]]:
+    """Pair each token with the next one that is no line end."""
+    following: list[Token | None] = []
+    later: Token | None = None
+    for token in reversed(tokens):
+        following.append(later)
+        later = later if token.type == "NEWLINE" else token
+    return zip(tokens, reversed(following), strict=True)
 
 
 def _starts(token: Token) -> bool:
@@ -110,16 +119,18 @@ def _unexpected(source: Source, before: list[Token], found: Token | None) -> Dia
         parser.feed_token(token)
     accepts = parser.accepts()  # type: ignore[no-untyped-call]
     if "RANGE" in accepts and _is_bare_word(before[-3:]):
-        word, notes = before[-3], (Note("help", instead_of(before[-3])),)
-        return Diagnostic("T001", f"`{word}` is not a condition", source, Label(span_of(word, source)), notes=notes)
-    expected = in_words(accepts)
+        word = before[-3]
+        return _syntax(source, span_of(word, source), f"`{word}` is not a condition", instead_of(word))
     if found is None:
         span, seen = _just_after(span_of(before[-1], source)), "the rule ends here"
     else:
         span, seen = span_of(found, source), f"found `{found}`"
-    help_text = advice(before, found)
+    return _syntax(source, span, f"expected {in_words(accepts)}; {seen}", advice(before, found))
+
+
+def _syntax(source: Source, span: Span, message: str, help_text: str) -> Diagnostic:
     notes = (Note("help", help_text),) if help_text else ()
-    return Diagnostic("T001", f"expected {expected}; {seen}", source, Label(span), notes=notes)
+    return Diagnostic("T001", message, source, Label(span), notes=notes)
 
 
 def _is_bare_word(tokens: list[Token]) -> bool:
