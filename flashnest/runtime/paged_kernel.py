@@ -119,46 +119,47 @@ def _attend_head(
     values: KvArray,
     table: I32Array,
     context: int,
+    lo: int,
+    hi: int,
     head: int,
     scale: np.float32,
     out: F32Array,
 ) -> None:
-    """One sequence, one KV head. query and out float32 (q, group, head dim); the rest as in `attend`."""
-    tokens, group, width = query.shape
-    rows = tokens * group
+    """One sequence, tokens lo..hi-1, and one KV head; the rest as in `attend`. Loops, not slices: they compile fast."""
+    width = query.shape[2]
+    group = query.shape[1] // keys.shape[1]
+    rows = (hi - lo) * group
     folded = np.empty((rows, width), np.float32)
-    sums = np.zeros((rows, width), np.float32)
-    peaks = np.full(rows, _LOWEST, np.float32)
-    totals = np.zeros(rows, np.float32)
-    scores = np.empty(CHUNK_TOKENS, np.float32)
+    sums = np.empty((rows, width), np.float32)
+    peaks = np.empty(rows, np.float32)
+    totals = np.empty(rows, np.float32)
+    weights = np.empty((rows, CHUNK_TOKENS), np.float32)
+    decays = np.empty(rows, np.float32)
     scratch = np.empty((CHUNK_TOKENS, width), np.float32)
     for row in range(rows):
+        peaks[row], totals[row] = _LOWEST, _ZERO
         for i in range(width):
-            folded[row, i] = query[row // group, row % group, i] * scale
+            folded[row, i] = query[lo + row // group, head * group + row % group, i] * scale
+            sums[row, i] = _ZERO
     for block in range((context + CHUNK_TOKENS - 1) // CHUNK_TOKENS):
         k = _widen(keys[table[block], head], scratch)
-        first = block * CHUNK_TOKENS
-        weights = np.empty((rows, CHUNK_TOKENS), np.float32)
-        decays = np.ones(rows, np.float32)
+        seen = context - (hi - lo) + 1 - block * CHUNK_TOKENS  # slots of this block that the first token sees
         for row in range(rows):
-            visible = min(CHUNK_TOKENS, context - tokens + row // group + 1 - first)
-            if visible <= 0:
-                weights[row] = _ZERO
-                continue
-            _scores(folded[row], k, scores)
+            visible = min(CHUNK_TOKENS, seen + row // group)
+            _scores(folded[row], k, weights[row])
             peak = peaks[row]
             for j in range(visible):
-                peak = max(peak, scores[j])
+                peak = max(peak, weights[row, j])
             decays[row] = exp_below_zero(peaks[row] - peak)
             peaks[row] = peak
-            totals[row] = totals[row] * decays[row] + _weigh(scores, visible, peak)
-            weights[row] = scores
+            totals[row] = totals[row] * decays[row] + _weigh(weights[row], visible, peak)
         v = _widen(values[table[block], head], scratch)
         for row in range(rows):
             _accumulate(weights[row], v, decays[row], sums[row])
     for row in range(rows):
+        share = _ONE / totals[row]
         for i in range(width):
-            out[row // group, row % group, i] = sums[row, i] / totals[row]
+            out[lo + row // group, head * group + row % group, i] = sums[row, i] * share
 
 
 @parallel_kernel
@@ -175,27 +176,16 @@ def attend(
 ) -> None:
     """Attend causally for the sequences named in `rows`, each over its own blocks.
 
-    query and out float32 (T, heads, head dim), any strides; keys and values (blocks, kv heads, 32, head dim);
+    query and out float32 (T, heads, head dim); keys and values (blocks, kv heads, 32, head dim);
     tables int32 (R, width), context_lens int32 (R,), q_starts int32 (R + 1,) as in `ForwardBatch`; rows int32 (n,).
     Writes `out` at those sequences' tokens only. Call it from one thread at a time: numba's fallback thread pool
     (workqueue, where no OpenMP is found) ends the process when two threads launch parallel work at once.
     """
     heads = keys.shape[1]
-    group = query.shape[1] // heads
     for task in numba.prange(rows.shape[0] * heads):
         row, head = rows[task // heads], task % heads
         lo, hi = q_starts[row], q_starts[row + 1]
-        first, last = head * group, (head + 1) * group
-        _attend_head(
-            query[lo:hi, first:last],
-            keys,
-            values,
-            tables[row],
-            context_lens[row],
-            head,
-            scale,
-            out[lo:hi, first:last],
-        )
+        _attend_head(query, keys, values, tables[row], context_lens[row], lo, hi, head, scale, out)
 
 
 @fused_kernel
