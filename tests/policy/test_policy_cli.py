@@ -109,3 +109,16 @@ def test_terminal_without_unicode_gets_a_mark_instead_of_a_traceback(tmp_path):
     assert done.returncode == 2
     lines = done.stdout.splitlines()
     assert lines[3].index("?32-token") == lines[4].index("^")
+
+
+def test_check_and_help_load_nothing_heavy():
+    """Start-up is part of the product: 0.6 s for `policy check` leaves no room for these."""
+    heavy = "{'torch', 'numba', 'transformers', 'hydra', 'omegaconf', 'rich', 'numpy.ma'}"
+    code = (
+        "import sys; from flashnest.cli.policy import app\n"
+        f"try: app(sys.argv[1:])\nexcept SystemExit: print({heavy} & set(sys.modules))"
+    )
+
+    for arguments in (["check", "hotcold"], ["--help"]):
+        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "set()"
