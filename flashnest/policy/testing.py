@@ -52,7 +52,7 @@ def _problem(policy: Policy, case: TestCase, rule: Rule) -> str:
         return ""
     wanted = _rule_number(policy, case.by)
     if wanted is None:
-        return f"{_chain_words(case.expect)} by `{case.by}`, but no rule reads so"
+        return f"{_chain_words(case.expect)} by `{case.by}`, which is no rule of the policy"
     return "" if wanted == rule.number else f"{_chain_words(case.expect)} by rule {wanted}"
 
 

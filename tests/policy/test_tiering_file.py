@@ -221,10 +221,12 @@ tests:
   - {record: {tokens: 3}, expect: reject, by: place otherwise in dram}
   - {record: {tokens: 3}, expect: reject, by: 2}
   - {record: {tokens: 3}, expect: dram}
+  - {record: {tokens: 3}, expect: reject, by: 0}
 """
     results = run_tests(load_tiering_file(written(tmp_path, text)))
 
-    assert [result.passed for result in results] == [True, False, False, False]
-    assert "by `place otherwise in dram`, but no rule reads so" in results[1].failure
-    assert "by `2`, but no rule reads so" in results[2].failure
+    assert [result.passed for result in results] == [True, False, False, False, False]
+    assert "by `place otherwise in dram`, which is no rule of the policy" in results[1].failure
+    assert "by `2`, which is no rule of the policy" in results[2].failure
     assert "got:      reject by rule 1" in results[3].failure
+    assert "by `0`, which is no rule of the policy" in results[4].failure
