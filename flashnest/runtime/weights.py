@@ -54,6 +54,10 @@ def load_tokenizer(source: str, *, debug: bool = False) -> Tokenizer:
 
     with quiet(debug), explained(source):
         tokenizer: Tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+    if not tokenizer.encode("a", add_special_tokens=False):  # what transformers makes of a folder without one
+        raise ModelError(
+            f"model {source} has no tokenizer", fix="Put its tokenizer.json or tokenizer.model beside config.json."
+        )
     return tokenizer
 
 
