@@ -24,6 +24,8 @@ class FlashnestError(Exception):
     """
 
     exit_code = 2
+    has_heading = False
+    """Whether `str()` already opens with a heading such as `error[T101]`, so that a CLI adds none."""
 
     def __init__(self, what: str, *, why: str = "", fix: str = "") -> None:
         self.what = what

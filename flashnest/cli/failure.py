@@ -40,7 +40,7 @@ def show(error: Exception, *, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
     if isinstance(error, FlashnestError):
-        print(f"error: {error}", file=sys.stderr)
+        print(str(error) if error.has_heading else f"error: {error}", file=sys.stderr)
         return error.exit_code
     line = str(error).partition("\n")[0]
     print(f"internal error: {type(error).__name__}: {line}", file=sys.stderr)

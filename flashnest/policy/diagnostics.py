@@ -68,6 +68,8 @@ class Diagnostic:
 class PolicyCheckError(PolicyError):
     """A policy text does not pass its checks. `str()` is the rendered text of all `diagnostics`, many lines."""
 
+    has_heading = True
+
     def __init__(self, diagnostics: Sequence[Diagnostic], rendered: str) -> None:
         super().__init__(rendered)
         self.diagnostics = tuple(diagnostics)
