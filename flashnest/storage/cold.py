@@ -108,7 +108,6 @@ class ColdTier:
     def compile(self) -> None:
         """Load or compile the kernels; see `Router`."""
         keys, none = np.zeros(0, np.uint64), np.zeros(0, np.uint32)
-        self._filter.add_many(keys)
         self._filter.may_hold(keys)
         self._marks.add_many(keys, none, none)
         self._marks.wrong_many(keys)

@@ -78,6 +78,7 @@ class MembershipFilter:
         self._room: list[int] = []
         self.queries = self.negatives = self.false_positives = 0
         self._grow(max(FIRST_KEYS, expected_keys))
+        _add(self._layers[0], np.zeros(0, np.uint64))  # compiled now, not in a step
 
     def _grow(self, keys: int) -> None:
         lines = -(-keys * BITS_PER_KEY // 512)

@@ -56,8 +56,9 @@ def home(key: np.uint64, buckets: np.uint64) -> np.uint64:
 
 @inline_kernel
 def find_row(lines: U64Array, buckets: np.uint64, key: np.uint64) -> np.uint64:
-    """Return the row number of a key, or ABSENT. Ends because a full table still has free slots."""
-    bucket = home(key, buckets)
+    """Return the row number of a key, or ABSENT, after one round at most: every bucket may have been passed over."""
+    start = home(key, buckets)
+    bucket = start
     while True:
         base = bucket * _WORDS
         equal = match_line(lines, base, key) & KEY_MASK
@@ -68,6 +69,8 @@ def find_row(lines: U64Array, buckets: np.uint64, key: np.uint64) -> np.uint64:
         bucket += _ONE
         if bucket == buckets:
             bucket = _ZERO
+        if bucket == start:
+            return ABSENT
 
 
 @inline_kernel

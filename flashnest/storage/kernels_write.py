@@ -152,19 +152,25 @@ def table_feedback(lines: U64Array, rows: U32Array, keys: U64Array, drafted: U32
 
 
 @kernel
-def table_evict(lines: U64Array, rows: U32Array, hand: int, keys: U64Array, out: U32Array) -> tuple[int, int]:
-    """Move the clock hand (a row number) on until `keys` is full; returns (records evicted, the hand).
+def table_evict(
+    lines: U64Array, rows: U32Array, hand: int, stride: int, keys: U64Array, out: U32Array
+) -> tuple[int, int]:
+    """Move the clock hand on until `keys` is full; returns (records evicted, the hand).
 
-    A record found since the hand last passed is spared once. Two rounds take every record there is.
+    Step s of a round visits bucket s * stride mod buckets, stride coprime to the buckets. In memory order it would
+    empty one stretch of the table while the rest overfills, and probes grew to 1300 buckets. A record found since the
+    hand last passed is spared once, so two rounds take every record there is.
     """
     buckets, count = _U64(lines.shape[0]) // _WORDS, 0
     slots = lines.shape[0] // BUCKET_WORDS * BUCKET_KEYS
     for _ in range(2 * slots):
         if count == keys.shape[0]:
             break
-        row = _U64(hand)
+        bucket = _U64(hand // BUCKET_KEYS) * _U64(stride) % buckets
+        slot = _U64(hand % BUCKET_KEYS)
+        row = bucket * _KEYS + slot
         hand = hand + 1 if hand + 1 < slots else 0
-        key = lines[(row // _KEYS) * _WORDS + row % _KEYS]
+        key = lines[bucket * _WORDS + slot]
         if key == _ZERO:
             continue
         if rows[row, META] & REFERENCED:

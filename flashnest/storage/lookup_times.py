@@ -39,6 +39,11 @@ class LookupTimes:
             place = int(STEPS_PER_OCTAVE * math.log2(max(1.0, elapsed_ns / keys)))
             self._bins[min(place, len(self._bins) - 1)] += keys
 
+    @property
+    def totals(self) -> tuple[int, int]:
+        """Keys so far and their nanoseconds."""
+        return self._keys, self._total_ns
+
     def _percentile(self, share: float) -> float:
         place = int(np.searchsorted(np.cumsum(self._bins), share * self._keys))
         return float(2 ** ((place + 0.5) / STEPS_PER_OCTAVE))

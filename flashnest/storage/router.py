@@ -248,6 +248,11 @@ class Router:
         if self._cold is not None:
             self._cold.flush()
 
+    @property
+    def lookup_totals(self) -> tuple[int, int]:
+        """Keys looked up so far and the nanoseconds that took; cheap enough to read every step."""
+        return self._times.totals
+
     def stats(self) -> RouterStats:
         """Return the figures of all tiers."""
         tiers = {self._dram.tier: self._dram.stats()}

@@ -8,6 +8,7 @@ touched, and so taken from the machine, only as records arrive; numpy asks for 2
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd
 from typing import Final
 
 import numpy as np
@@ -57,6 +58,7 @@ class DramTable:
         rows = self._memory[split : split + buckets * BUCKET_KEYS * words * 4]
         self._rows: U32Array = rows.view(np.uint32).reshape(-1, words)
         self._max_records = int(buckets * BUCKET_KEYS * MAX_LOAD)
+        self._stride = _stride(buckets)
         self._closed = False
         self._hand = self._records = 0
         self._lookups = self._hits = self._inserts = self._updates = self._removes = self._rejected = self._evicted = 0
@@ -167,7 +169,7 @@ class DramTable:
         self._check_open()
         count = max(0, min(count, self._records))
         keys, rows = np.empty(count, np.uint64), np.empty((count, self.words), np.uint32)
-        done, self._hand = kernels_write.table_evict(self._lines, self._rows, self._hand, keys, rows)
+        done, self._hand = kernels_write.table_evict(self._lines, self._rows, self._hand, self._stride, keys, rows)
         self._records -= done
         self._evicted += done
         return keys[:done], rows[:done]
@@ -229,3 +231,11 @@ class DramTable:
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosedError(f"the {self.tier.name.lower()} table is closed")
+
+
+def _stride(buckets: int) -> int:
+    """Return a step near 0.618 of `buckets` and coprime to it, so that it visits all of them evenly spread."""
+    step = max(1, int(buckets * 0.6180339887))
+    while gcd(step, buckets) != 1:
+        step += 1
+    return step
