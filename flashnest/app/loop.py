@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from types import FrameType
+from typing import Any, Self, TypeAlias
 
 from rich.console import Console
 
@@ -25,6 +30,9 @@ from flashnest.telemetry.metrics import RunMetrics
 
 INTERRUPTED_EXIT_CODE = 130
 
+Handlers: TypeAlias = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
+"""What `signal.signal` takes and gives back."""
+
 
 def run(run: RunConfig, output_dir: Path) -> int:
     """Run the workload to its end and report; returns the exit code: 0, or 130 after Ctrl-C.
@@ -41,15 +49,15 @@ def run(run: RunConfig, output_dir: Path) -> int:
         _announce(console, app)
         metrics = RunMetrics()
         probe = HostProbe(app.nvme_path or output_dir)
-        before, metrics_start_s = probe.read(), time.perf_counter()
-        metrics.start(metrics_start_s)
+        before = probe.read()
+        metrics.start(time.perf_counter())
         interrupted = _serve(app, metrics)
         metrics.stop(time.perf_counter())
         app.router.flush()
         host = host_change(before, probe.read(), metrics.duration_s())
         report = build_report(_report_input(run, app, metrics, host, started_at, interrupted=interrupted))
+    write_report(report, report_path)  # first, so that a closed terminal or pipe does not lose it
     print_report(report, console)
-    write_report(report, report_path)
     _sign_off(console, app, report_path)
     return INTERRUPTED_EXIT_CODE if interrupted else 0
 
@@ -70,23 +78,45 @@ def _sign_off(console: Console, app: App, report_path: Path) -> None:
 
 
 def _serve(app: App, metrics: RunMetrics) -> bool:
-    """Keep `concurrency` requests in flight until all prompts are answered; returns whether Ctrl-C cut it short."""
+    """Keep `concurrency` requests in flight until all prompts are answered; returns whether Ctrl-C cut it short.
+
+    Ctrl-C is looked at between steps, so that every committed token is counted; a second one ends the process.
+    """
     prompts = iter(app.prompts)
     for _ in range(app.concurrency):
         _submit_next(app, prompts)
-    with Progress(enabled=app.show_progress) as progress:
-        try:
-            while not app.engine.idle:
-                event = app.engine.step()
-                feed(metrics, event)
-                for request in event.finished:
-                    app.compute.forget(request)
-                    _submit_next(app, prompts)
-                progress.tick(lambda: snapshot(app, metrics))
-        except KeyboardInterrupt:
-            feed(metrics, app.engine.cancel_all())
-            return True
-    return False
+    with Progress(enabled=app.show_progress) as progress, _Interrupt() as interrupt:
+        while not app.engine.idle:
+            event = app.engine.step()
+            feed(metrics, event)
+            for request in event.finished:
+                app.compute.forget(request)
+                _submit_next(app, prompts)
+            progress.tick(partial(snapshot, app, metrics, time.perf_counter(), event))
+            if interrupt.seen:
+                feed(metrics, app.engine.cancel_all())
+    return interrupt.seen
+
+
+class _Interrupt:
+    """Turns the first Ctrl-C into a flag while it is open. Outside the main thread it does nothing."""
+
+    def __init__(self) -> None:
+        self.seen = False
+        self._former: Handlers = signal.SIG_DFL
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._former = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, self._former)
+
+    def _note(self, *_: object) -> None:
+        self.seen = True
+        signal.signal(signal.SIGINT, self._former)
 
 
 def _submit_next(app: App, prompts: Iterator[Prompt]) -> None:
@@ -98,7 +128,7 @@ def _submit_next(app: App, prompts: Iterator[Prompt]) -> None:
 def _report_input(
     run: RunConfig, app: App, metrics: RunMetrics, host: HostChange, started_at: str, *, interrupted: bool
 ) -> ReportInput:
-    config: Section = run.model_dump(mode="json", by_alias=True)
+    config: Section = run.model_dump(mode="json")
     spec = app.compute.model.spec
     return ReportInput(
         config=config,
@@ -116,7 +146,7 @@ def _report_input(
         commit=commit(),
         workload=app.workload_facts,
         metrics=metrics,
-        tiers=tier_stats(app.router),
+        tiers=tier_stats(app.router, app.open_tiers),
         cold=cold_figures(app.router),
         host=host,
         hash_mismatches=app.pool.stats().hash_mismatch_total,
