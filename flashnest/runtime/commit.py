@@ -38,12 +38,11 @@ class Committer:
         for row, sequence in enumerate(packed.scored):
             start, drafted = int(packed.score_starts[row]), int(packed.draft_lengths[row])
             tokens = self._verified(row, sequence, start, drafted, scores)
-            accepted = len(tokens) - 1
-            kept += _append(sequence, tokens, now_s)
+            said = _append(sequence, tokens, now_s)
+            kept += said
             if drafted:
-                tried[row] = min(drafted, accepted + 1)
-                agreed[row] = accepted
-                self._count(row, drafted, int(tried[row]), accepted)
+                tried[row], agreed[row] = _judged(drafted, len(tokens) - 1, said)
+                self._count(row, drafted, int(tried[row]), int(agreed[row]))
         if rows:
             self._drafter.feedback(self._drafter.drafts.keys[:rows], tried, agreed)
         return kept
@@ -63,6 +62,17 @@ class Committer:
         source = int(drafts.sources[row])
         self._counts[source] += (1, drafted, accepted)
         self._governor.record_draft(source, int(drafts.matched[row]), tried, accepted)
+
+
+def _judged(drafted: int, accepted: int, said: int) -> tuple[int, int]:
+    """Return (tokens tried, tokens agreed) of a draft whose request kept `said` of the `accepted` tokens and one more.
+
+    Tried are the accepted ones and the first refused. What follows the request's end inside the draft counts for
+    nobody: it was never said.
+    """
+    if said < accepted:
+        return max(said, 0), max(said, 0)
+    return min(drafted, accepted + 1), accepted
 
 
 def _append(sequence: Sequence, tokens: I32Array, now_s: float) -> int:

@@ -32,6 +32,7 @@ from flashnest.record import (
     row_words,
 )
 from flashnest.runtime.ngrams import build_rows, match_own
+from flashnest.runtime.tickets import MAX_LENGTHS
 from flashnest.storage.store import Found
 
 LEARN_BATCH = 8192
@@ -95,6 +96,16 @@ class Drafts:
         for array in (self.lengths, self.sources, self.matched, self.keys, self.tried, self.agreed):
             array[:rows] = 0
 
+    def known_tokens(self, rows: int, vocab_size: int) -> I32Array:
+        """Return how many tokens of each draft come before the first that is not in 0..vocab_size-1, int32 (rows,).
+
+        A record made for another vocabulary costs its draft, not an index error in the embedding.
+        """
+        tokens = self.tokens[:rows]
+        unknown = (tokens < 0) | (tokens >= vocab_size)
+        known: I32Array = np.where(unknown.any(axis=1), unknown.argmax(axis=1), tokens.shape[1]).astype(np.int32)
+        return known
+
     def offer(self, row: int, source: Source, matched: int, chain: I32Array, key: int, tried: int, agreed: int) -> None:
         """Take `chain` as the row's draft if its match is longer than what the row has."""
         if len(chain) == 0 or matched <= self.matched[row]:
@@ -121,6 +132,8 @@ class Drafter:
     ) -> None:
         if not ngram_lengths or list(ngram_lengths) != sorted(set(ngram_lengths)):
             raise ValueError("ngram_lengths must ascend")
+        if len(ngram_lengths) > MAX_LENGTHS:
+            raise ValueError(f"at most {MAX_LENGTHS} n-gram lengths, their tickets have no room for more")
         if ngram_lengths[-1] > MAX_NGRAM_TOKENS:
             raise ValueError(f"an n-gram has at most {MAX_NGRAM_TOKENS} tokens")
         self._table = table
@@ -143,6 +156,12 @@ class Drafter:
     def ngram_lengths(self) -> I32Array:
         """The lengths looked up, ascending, int32 (k,)."""
         return self._lengths
+
+    @property
+    def found(self) -> BoolArray:
+        """Which rows of the last `propose` the table answered at once, bool (rows,), further rows undefined."""
+        found: BoolArray = self._index >= 0
+        return found
 
     def propose(self, sequences: list[I32Array], lengths: I32Array, salts: U64Array, tickets: I64Array) -> Drafts:
         """Propose for each sequence: `sequences[r][:lengths[r]]` is its text. One table call for all rows.

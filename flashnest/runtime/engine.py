@@ -16,14 +16,14 @@ from flashnest.errors import ModelError
 from flashnest.record import CHUNK_TOKENS, NGRAM_LENGTHS, I32Array, namespace_id, namespace_salt, row_words
 from flashnest.runtime.commit import Committer
 from flashnest.runtime.drafter import Drafter, Source
-from flashnest.runtime.events import StepEvent
+from flashnest.runtime.events import LookupCounts, StepEvent
 from flashnest.runtime.forward import Model, Scores
 from flashnest.runtime.governor import Governor
 from flashnest.runtime.kv_pool import BlockPool
 from flashnest.runtime.late import LateAnswers
 from flashnest.runtime.packing import Packed, pack
-from flashnest.runtime.prefix_cache import PrefixCache
-from flashnest.runtime.request import Finish, Phase, Prompt, Request
+from flashnest.runtime.prefix_cache import PrefixCache, Probe
+from flashnest.runtime.request import Finish, Phase, Prompt, Request, check_prompt
 from flashnest.runtime.scheduler import Scheduler, Sequence, Slice
 from flashnest.runtime.stopping import Detokenise, StopScanner
 from flashnest.runtime.tickets import ngram_ticket
@@ -80,6 +80,8 @@ class Engine:
         self._late = LateAnswers(self._drafter.ngram_lengths)
         self._sequences: dict[int, Sequence] = {}
         self._next_id = 1
+        self._queries = self._hits = 0
+        self._looked_up = (0, 0)
 
     @property
     def idle(self) -> bool:
@@ -89,8 +91,10 @@ class Engine:
     def submit(self, prompt: Prompt, *, arrived_s: float | None = None) -> Request:
         """Queue a prompt and return its request, which fills as steps run.
 
-        Raises ModelError where prompt and answer together pass the model's context or the whole KV pool.
+        Raises WorkloadError for a prompt or sampling that nothing can serve, ModelError where prompt and answer
+        together pass the model's context or the whole KV pool.
         """
+        check_prompt(prompt, self._model.spec.vocab_size, has_text=self._detokenise is not None)
         total = len(prompt.tokens) + prompt.sampling.max_tokens
         room = min(self._model.spec.max_context_tokens, self._pool.blocks * CHUNK_TOKENS)
         if len(prompt.tokens) == 0 or total > room:
@@ -164,13 +168,27 @@ class Engine:
             sequence.probe = self._cache.probe(sequence.request, sequence.lineage)
             sequence.request.phase = Phase.PROBING
         for sequence in self._scheduler.running:
-            if sequence.request.phase is Phase.PROBING and sequence.probe is not None and not sequence.probe.pending:
-                if not sequence.request.blocks:
-                    self._cache.reuse(sequence.request, sequence.probe, sequence.lineage)
-                    sequence.learned = sequence.request.reused_tokens
-                if not self._scheduler.reserve(sequence):
-                    break  # first come, first served: later ones wait for the same blocks
-                sequence.probe = None
+            probe = sequence.probe
+            if probe is not None and not probe.pending and not self._start(sequence, probe):
+                break  # first come, first served: later ones wait for the same blocks
+
+    def _start(self, sequence: Sequence, probe: Probe) -> bool:
+        """Give the sequence shared blocks and room for the rest, or False.
+
+        While it waits for room it holds nothing: two that wait with half their blocks each would wait for ever.
+        """
+        request = sequence.request
+        if not self._scheduler.has_room(request, self._cache.held_by_others(probe)):
+            return False
+        self._cache.reuse(request, probe, sequence.lineage)
+        if not self._scheduler.reserve(sequence):
+            self._cache.give_back(request, probe, sequence.lineage)
+            return False
+        sequence.probe = None
+        sequence.learned = request.reused_tokens
+        self._queries += len(probe.keys)
+        self._hits += probe.hits
+        return True
 
     def _draft(self, slices: list[Slice]) -> Packed:
         scored = [s.sequence for s in slices if s.scored]
@@ -181,7 +199,8 @@ class Engine:
             lengths = np.zeros(len(scored), np.int32)
         else:
             self._propose(scored)
-            lengths = self._governor.choose(drafts, _draft_caps(scored), base_tokens)
+            caps = np.minimum(_draft_caps(scored), drafts.known_tokens(len(scored), self._model.spec.vocab_size))
+            lengths = self._governor.choose(drafts, caps, base_tokens)
         return pack(slices, drafts.tokens, lengths)
 
     def _propose(self, scored: list[Sequence]) -> None:
@@ -189,11 +208,15 @@ class Engine:
         salts = np.array([s.salt for s in scored], np.uint64)
         tickets = np.array([ngram_ticket(s.request.id, s.request.length) for s in scored], np.int64)
         self._drafter.propose([s.request.tokens for s in scored], lengths, salts, tickets)
+        found = self._drafter.found[: len(scored)].copy()
         for row, sequence in enumerate(scored):
             if (late := sequence.late) is not None:
                 matched = late.matched + late.skip
                 self._drafter.offer_row(row, late.row, late.key, matched, Source.NVME, late.skip)
                 sequence.late = None
+                found[row] = True
+        self._queries += len(scored)
+        self._hits += int(np.count_nonzero(found))
 
     def _forward(self, packed: Packed) -> tuple[Scores, float]:
         before_s = self._clock_s()
@@ -241,12 +264,21 @@ class Engine:
             forward_s=forward_s,
             forward_tokens=0 if packed is None else len(packed.batch.token_ids),
             prefill_tokens=sum(s.count for s in slices if s.prefill),
+            scored=0 if packed is None else len(packed.scored),
             running=len(self._scheduler.running),
             waiting=len(self._scheduler.waiting),
             committed=committed,
             drafts=self._committer.take_draft_counts(),
+            lookups=self._take_lookup_counts(),
             finished=finished,
         )
+
+    def _take_lookup_counts(self) -> LookupCounts:
+        (keys_before, ns_before), (keys, ns) = self._looked_up, self._router.lookup_totals
+        counts = LookupCounts(self._queries, self._hits, keys - keys_before, ns - ns_before)
+        self._looked_up = (keys, ns)
+        self._queries = self._hits = 0
+        return counts
 
 
 def _draft_caps(scored: list[Sequence]) -> I32Array:

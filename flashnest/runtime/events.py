@@ -9,11 +9,26 @@ from flashnest.runtime.request import Request
 
 
 @dataclass(frozen=True, slots=True)
+class LookupCounts:
+    """Table lookups of a step.
+
+    queries: sequences that asked for a draft and prompt chunks that asked for a block; hits: of these, found, cold
+    answers counted in the step that drained them; keys: keys asked; ns: nanoseconds the router took for them.
+    """
+
+    queries: int
+    hits: int
+    keys: int
+    ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepEvent:
     """One engine step. Times are seconds of the engine's clock.
 
-    forward_tokens counts packed tokens, prefill_tokens those of them that were prompt; committed counts output tokens
-    that requests kept. drafts int64 (4, 3): by `Source`, drafts verified, tokens drafted, tokens accepted.
+    forward_tokens counts packed tokens, prefill_tokens those of them that were prompt; scored counts the sequences that
+    were given tokens, committed the output tokens they kept. drafts int64 (4, 3): by `Source`, drafts verified, tokens
+    drafted, tokens accepted. lookups: what the table was asked and had.
     """
 
     started_s: float
@@ -21,8 +36,10 @@ class StepEvent:
     forward_s: float
     forward_tokens: int
     prefill_tokens: int
+    scored: int
     running: int
     waiting: int
     committed: int
     drafts: I64Array
+    lookups: LookupCounts
     finished: tuple[Request, ...]

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from flashnest.record import CHAIN, I32Array, Kind, U32Array, row_chain_lengths, row_kinds
-from flashnest.runtime.prefix_cache import block_of
 from flashnest.runtime.scheduler import LateDraft, Sequence
 from flashnest.runtime.tickets import Ticket, open_ticket
-from flashnest.storage.cold import ColdAnswers
+from flashnest.storage.cold_reads import ColdAnswers
 
 
 class LateAnswers:
@@ -55,4 +54,4 @@ def _complete_probe(sequence: Sequence, ticket: Ticket, row: U32Array | None) ->
         return
     probe.pending -= 1
     if row is not None:
-        probe.blocks[ticket.place] = block_of(row)
+        probe.take(ticket.place, row)

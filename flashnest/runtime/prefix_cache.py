@@ -45,14 +45,27 @@ class ChunkTable(Protocol):
     def insert_many(self, keys: U64Array, rows: U32Array) -> BoolArray:
         """Insert records where the policy places them."""
 
+    def feedback_many(self, keys: U64Array, drafted: U32Array, accepted: U32Array) -> None:
+        """Add to records how many of their tokens were tried and how many proved right."""
+
 
 @dataclass(slots=True)
 class Probe:
-    """What is known of a prompt's chunks: block id by chunk, -1 where the table has none, and how many are pending."""
+    """What is known of a prompt's chunks.
+
+    blocks int64 (chunks,): block id by chunk, -1 where the table has none; pending: chunks whose cold answer is still
+    to come; hits: records found.
+    """
 
     keys: ChunkKeys
     blocks: I64Array
     pending: int
+    hits: int = 0
+
+    def take(self, index: int, row: U32Array) -> None:
+        """Note the record (words,) found for a chunk."""
+        self.blocks[index] = block_of(row)
+        self.hits += int(self.blocks[index] >= 0)
 
 
 @dataclass(slots=True)
@@ -94,10 +107,19 @@ class PrefixCache:
         if usable:
             self._table.lookup_many(keys.keys, tickets, self._found)
         state = self._found.state[:usable]
-        blocks = np.full(usable, -1, np.int64)
-        for i in np.flatnonzero(state == State.HIT):
-            blocks[i] = block_of(self._found.rows[i])
-        return Probe(keys, blocks, int(np.count_nonzero(state == State.PENDING)))
+        probe = Probe(keys, np.full(usable, -1, np.int64), int(np.count_nonzero(state == State.PENDING)))
+        for i in np.flatnonzero(state == State.HIT).tolist():
+            probe.take(i, self._found.rows[i])
+        return probe
+
+    def held_by_others(self, probe: Probe) -> int:
+        """Return how many blocks of the probe's run are in use: at best sharing them takes nothing from the pool."""
+        count = 0
+        for block in probe.blocks.tolist():
+            if not 0 <= block < self._pool.blocks:
+                break
+            count += self._pool.refs(block) > 0
+        return count
 
     def reuse(self, request: Request, probe: Probe, lineage: Lineage) -> None:
         """Give the request the longest verified run of blocks from its start; sets `computed` and `reused_tokens`."""
@@ -105,12 +127,28 @@ class PrefixCache:
             if block < 0:
                 break
             chunk = self._chunk(request, i, probe.keys.digests[i], lineage.parent)
-            verdict = self._pool.acquire(block, chunk)
-            if verdict is not Reuse.OK:
+            if self._pool.acquire(block, chunk) is not Reuse.OK:
+                self._report_stale(probe, i)
                 break
             request.blocks.append(block)
             lineage.advance(chunk)
         request.computed = request.reused_tokens = lineage.chunks * CHUNK_TOKENS
+
+    def give_back(self, request: Request, probe: Probe, lineage: Lineage) -> None:
+        """Undo `reuse`; what did not prove reusable is not tried again."""
+        probe.blocks[lineage.chunks :] = -1
+        self._pool.release(request.blocks)
+        request.blocks = []
+        request.computed = request.reused_tokens = lineage.chunks = 0
+        lineage.parent = _NO_PARENT
+
+    def _report_stale(self, probe: Probe, start: int) -> None:
+        """Tell the table that the records of chunks start.. point nowhere, as of a draft that failed.
+
+        A cold tier writes a key that it has again only after that; these chunks are about to be computed anew.
+        """
+        keys = probe.keys.keys[start:][probe.blocks[start:] >= 0]
+        self._table.feedback_many(keys, np.full(len(keys), CHUNK_TOKENS, np.uint32), np.zeros(len(keys), np.uint32))
 
     def publish(self, request: Request, lineage: Lineage) -> None:
         """Register the sequence's newly completed chunks, whose KV is computed and final, and insert their records."""

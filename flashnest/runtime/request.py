@@ -7,6 +7,7 @@ from enum import Enum
 
 import numpy as np
 
+from flashnest.errors import WorkloadError
 from flashnest.record import CHUNK_TOKENS, I32Array
 
 
@@ -41,6 +42,28 @@ class Prompt:
     namespace: str = "default"
     reference: I32Array | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
+
+
+def check_prompt(prompt: Prompt, vocab_size: int, *, has_text: bool) -> None:
+    """Raise WorkloadError for a prompt that would fail in the middle of a step, with all requests beside it.
+
+    `has_text`: whether tokens can be turned into text, which stop strings need.
+    """
+    what, sampling = "", prompt.sampling
+    if len(prompt.tokens) and not 0 <= int(prompt.tokens.min()) <= int(prompt.tokens.max()) < vocab_size:
+        what = f"a prompt holds token ids outside 0..{vocab_size - 1}"
+    elif sampling.max_tokens < 1:
+        what = f"max_tokens is {sampling.max_tokens}, an answer has at least 1 token"
+    elif not 0.0 <= sampling.temperature < float("inf"):
+        what = f"temperature is {sampling.temperature}, it must be 0 or above"
+    elif not 0.0 < sampling.top_p <= 1.0:
+        what = f"top_p is {sampling.top_p}, it must be above 0 and at most 1"
+    elif not all(sampling.stop):
+        what = "a stop string is empty"
+    elif sampling.stop and not has_text:
+        what = "stop strings need a tokenizer, and this model has none"
+    if what:
+        raise WorkloadError(what, why="one request's mistake must not end the others", fix="correct the request")
 
 
 class Finish(Enum):
@@ -96,6 +119,11 @@ class Request:
     def output(self) -> I32Array:
         """The tokens said so far."""
         return self.tokens[self.prompt_length : self.length]
+
+    @property
+    def total_blocks(self) -> int:
+        """KV blocks that the prompt and the longest answer take."""
+        return self.blocks_needed(len(self.tokens))
 
     def blocks_needed(self, tokens: int) -> int:
         """Return how many KV blocks `tokens` tokens take."""

@@ -76,11 +76,14 @@ class Scheduler:
         self.running.append(sequence)
         return sequence
 
+    def has_room(self, request: Request, shared: int) -> bool:
+        """Return whether the pool has the blocks for prompt and whole answer, less `shared` ones that others hold."""
+        return request.total_blocks - shared <= self._pool.available
+
     def reserve(self, sequence: Sequence) -> bool:
         """Give the sequence the KV blocks that its prompt and whole answer need; False while the pool cannot."""
         request = sequence.request
-        total = request.blocks_needed(request.prompt_length + request.prompt.sampling.max_tokens)
-        blocks = self._pool.allocate(total - len(request.blocks))
+        blocks = self._pool.allocate(request.total_blocks - len(request.blocks))
         if blocks is None:
             return False
         request.blocks.extend(blocks)

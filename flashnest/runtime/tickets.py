@@ -16,6 +16,8 @@ _PLACE_SHIFT = 3
 _PLACE_MASK = (1 << (_REQUEST_SHIFT - _PLACE_SHIFT)) - 1
 MAX_PLACE = _PLACE_MASK
 """Longest sequence a ticket can name: 2,097,151 tokens."""
+MAX_LENGTHS = 1 << _PLACE_SHIFT
+"""Most n-gram lengths of a drafter."""
 
 
 class Ticket(NamedTuple):

@@ -32,6 +32,9 @@ class ChunkTableOf:
     def insert_many(self, keys: U64Array, rows: U32Array) -> BoolArray:
         return self.table.insert_many(keys, rows)
 
+    def feedback_many(self, keys: U64Array, drafted: U32Array, accepted: U32Array) -> None:
+        self.table.feedback_many(keys, drafted, accepted)
+
 
 class Setup:
     """A pool, a table and a cache; `serve` computes a prompt to its end as the engine would."""

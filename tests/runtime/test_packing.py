@@ -1,0 +1,126 @@
+"""The packer against one that walks tokens one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashnest.record import CHUNK_TOKENS
+from flashnest.runtime.packing import Packed, pack
+from flashnest.runtime.prefix_cache import Lineage
+from flashnest.runtime.request import Prompt, Request, SamplingParams
+from flashnest.runtime.scheduler import Sequence, Slice
+from flashnest.runtime.stopping import StopScanner
+
+WIDTH = 8
+
+
+@dataclass(frozen=True)
+class Share:
+    """One sequence's part of a step: tokens computed before, tokens of this slice, tokens left after it, its draft."""
+
+    computed: int
+    count: int
+    left: int
+    draft: tuple[int, ...]
+    greedy: bool
+    spare_blocks: int
+
+    @property
+    def scored(self) -> bool:
+        return self.left == 0
+
+
+shares = st.builds(
+    Share,
+    computed=st.integers(0, 70),
+    count=st.integers(1, 40),
+    left=st.sampled_from([0, 0, 5]),
+    draft=st.lists(st.integers(100, 199), max_size=WIDTH).map(tuple),
+    greedy=st.booleans(),
+    spare_blocks=st.integers(0, 2),
+)
+
+
+def slice_of(share: Share, number: int, rng: np.random.Generator) -> Slice:
+    tokens = rng.integers(0, 100, share.computed + share.count + share.left).astype(np.int32)
+    sampling = SamplingParams(max_tokens=1 + WIDTH, temperature=0.0 if share.greedy else 1.0)
+    request = Request(7 + number, Prompt(tokens, sampling=sampling), 0.0)
+    request.computed = share.computed
+    blocks = request.blocks_needed(len(tokens) + WIDTH) + share.spare_blocks
+    request.blocks = rng.integers(0, 1000, blocks).tolist()
+    sequence = Sequence(request, 0, 0, Lineage(0), StopScanner(sampling, ()))
+    return Slice(sequence, share.count, scored=share.scored, prefill=True)
+
+
+def naive(slices: list[Slice], drafts: list[tuple[int, ...]]) -> list[tuple[int, int, int, bool]]:
+    """Return (token, position, row, scored) of each packed token; a scored row's last token and its draft are scored."""
+    packed = []
+    queue = iter(drafts)
+    for row, piece in enumerate(slices):
+        request = piece.sequence.request
+        draft = next(queue) if piece.scored else ()
+        known = request.tokens[request.computed : request.computed + piece.count].tolist()
+        for i, token in enumerate([*known, *draft]):
+            packed.append((token, request.computed + i, row, piece.scored and i >= piece.count - 1))
+    return packed
+
+
+def pack_shares(parts: list[Share], seed: int) -> tuple[list[Slice], list[tuple[int, ...]], Packed]:
+    rng = np.random.default_rng(seed)
+    slices = [slice_of(share, i, rng) for i, share in enumerate(parts)]
+    drafts = [share.draft for share in parts if share.scored]
+    # Rows past the scored ones and tokens past a draft's length hold rubbish, as the drafter's buffers do.
+    tokens = np.full((len(parts) + 2, WIDTH), 999, np.int32)
+    lengths = np.full(len(parts) + 2, 3, np.int32)
+    for row, draft in enumerate(drafts):
+        tokens[row, : len(draft)] = draft
+        lengths[row] = len(draft)
+    return slices, drafts, pack(slices, tokens, lengths)
+
+
+@given(st.lists(shares, min_size=1, max_size=6), st.integers(0, 1000))
+def test_packed_tokens_are_the_naive_packers(parts: list[Share], seed: int) -> None:
+    slices, drafts, packed = pack_shares(parts, seed)
+    batch = packed.batch
+    expected = naive(slices, drafts)
+    assert batch.token_ids.tolist() == [token for token, _, _, _ in expected]
+    assert batch.positions.tolist() == [position for _, position, _, _ in expected]
+    rows = np.repeat(np.arange(len(slices)), np.diff(batch.q_starts))
+    assert rows.tolist() == [row for _, _, row, _ in expected]
+    assert batch.score_rows.tolist() == [at for at, (_, _, _, scored) in enumerate(expected) if scored]
+
+
+@given(st.lists(shares, min_size=1, max_size=6), st.integers(0, 1000))
+def test_rows_name_their_request_context_and_blocks(parts: list[Share], seed: int) -> None:
+    slices, _, packed = pack_shares(parts, seed)
+    batch = packed.batch
+    for row, (share, piece) in enumerate(zip(parts, slices, strict=True)):
+        request = piece.sequence.request
+        drafted = len(share.draft) if share.scored else 0
+        assert batch.request_ids[row] == request.id
+        assert batch.context_lens[row] == share.computed + share.count + drafted
+        assert batch.positions[batch.q_starts[row + 1] - 1] == batch.context_lens[row] - 1
+        table = batch.block_tables[row].tolist()
+        assert table[: len(request.blocks)] == request.blocks
+        assert set(table[len(request.blocks) :]) <= {-1}
+        assert batch.context_lens[row] <= len(request.blocks) * CHUNK_TOKENS
+
+
+@given(st.lists(shares, min_size=1, max_size=6), st.integers(0, 1000))
+def test_scores_are_handed_out_in_order(parts: list[Share], seed: int) -> None:
+    slices, drafts, packed = pack_shares(parts, seed)
+    assert packed.scored == [piece.sequence for piece in slices if piece.scored]
+    assert packed.draft_lengths.tolist() == [len(draft) for draft in drafts]
+    starts = np.cumsum([0] + [len(draft) + 1 for draft in drafts])
+    assert packed.score_starts.tolist() == starts[:-1].tolist()
+    assert len(packed.batch.score_rows) == starts[-1]
+    assert packed.batch.want_logits == any(share.scored and not share.greedy for share in parts)
+
+
+def test_a_step_of_prefill_alone_asks_for_no_score() -> None:
+    _, _, packed = pack_shares([Share(0, 32, 5, (), True, 0)], 1)
+    assert len(packed.batch.score_rows) == len(packed.scored) == len(packed.score_starts) == 0
