@@ -26,7 +26,7 @@ ATTENTION_NAME: Final = "nest_paged"
 """The `attn_implementation` under which `paged_attention` is registered. transformers takes any name with "flash" in it
 for a flash-attention package and looks for that instead."""
 
-KERNEL_TOKENS: Final = 32
+KERNEL_TOKENS: Final = 16
 """Sequences with at most so many new tokens take the CPU kernel; above, MKL's GEMMs inside SDPA win."""
 
 _KERNEL_BITS: Final = {torch.float32: np.float32, torch.bfloat16: np.uint16}
