@@ -57,7 +57,7 @@ def slice_of(share: Share, number: int, rng: np.random.Generator) -> Slice:
 
 
 def naive(slices: list[Slice], drafts: list[tuple[int, ...]]) -> list[tuple[int, int, int, bool]]:
-    """Return (token, position, row, scored) of each packed token; a scored row's last token and its draft are scored."""
+    """Return (token, position, row, scored) of each packed token; the last known token and the draft are scored."""
     packed = []
     queue = iter(drafts)
     for row, piece in enumerate(slices):
