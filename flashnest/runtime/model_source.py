@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import io
 import logging
 import os
 import shutil
@@ -57,6 +58,11 @@ def resolve(source: str, *, debug: bool = False) -> str:
             f"or {next(iter(WHEELS))}.",
         )
     return source
+
+
+def is_local(place: str) -> bool:
+    """Return whether what `resolve` returned is a folder here, rather than a hub id that may be downloaded."""
+    return Path(place).is_dir()
 
 
 def _wheel_gguf(source: str) -> Path:
@@ -146,7 +152,10 @@ def explained(source: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet(debug: bool) -> Iterator[None]:
-    """Keep transformers' warnings and progress bars off the terminal meanwhile, unless debugging."""
+    """Keep transformers' warnings and progress bars off the terminal meanwhile, unless debugging.
+
+    Its GGUF reader draws its bar whatever the settings are, so standard error is held too; exceptions still come out.
+    """
     if debug:
         yield
         return
@@ -157,7 +166,8 @@ def quiet(debug: bool) -> Iterator[None]:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
-        yield
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
     finally:
         transformers_logging.set_verbosity(level)
         if bars:

@@ -13,7 +13,7 @@ import torch
 import xxhash
 
 from flashnest.errors import ModelError
-from flashnest.runtime.model_source import explained, quiet, resolve
+from flashnest.runtime.model_source import explained, is_local, quiet, resolve
 
 _NOT_KV: Final = frozenset(
     {
@@ -52,7 +52,7 @@ def load_tokenizer(source: str, *, debug: bool = False) -> Tokenizer:
     place = resolve(source, debug=debug)
     from transformers import AutoTokenizer
 
-    with quiet(debug), explained(source):
+    with quiet(debug or not is_local(place)), explained(source):  # a download shows its progress
         tokenizer: Tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     if not tokenizer.encode("a", add_special_tokens=False):  # what transformers makes of a folder without one
         raise ModelError(
@@ -72,7 +72,7 @@ def load_causal_lm(source: str, dtype: str = "float32", *, debug: bool = False) 
     place = resolve(source, debug=debug)
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    with quiet(debug), explained(source):
+    with quiet(debug or not is_local(place)), explained(source):  # a download shows its progress
         config = AutoConfig.from_pretrained(place, trust_remote_code=False)
         check_architecture(config, source)
         module = AutoModelForCausalLM.from_pretrained(

