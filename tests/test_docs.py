@@ -15,7 +15,10 @@ import flashnest
 
 ROOT = Path(flashnest.__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SMALL = ["workload=smoke", "model=tiny_qwen3", "platform.emulated=false", "progress=false"]
+SMALL = [
+    *("workload=smoke", "model=tiny_qwen3", "platform.emulated=false", "progress=false"),
+    *("platform.table.dram=16MiB", "platform.table.nvme=64MiB"),
+]
 """A documented run answers four short prompts with a tiny model, whatever machine it names: seconds, not minutes."""
 
 

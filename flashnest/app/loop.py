@@ -46,20 +46,21 @@ def run(run: RunConfig, output_dir: Path) -> int:
     with ExitStack() as stack:
         app = build(run, output_dir)
         stack.callback(app.close)
+        interrupt = stack.enter_context(_Interrupt())
         _announce(console, app)
         metrics = RunMetrics()
         probe = HostProbe(app.nvme_path or output_dir)
         before = probe.read()
         metrics.start(time.perf_counter())
-        interrupted = _serve(app, metrics)
+        _serve(app, metrics, interrupt)
         metrics.stop(time.perf_counter())
         app.router.flush()
         host = host_change(before, probe.read(), metrics.duration_s())
-        report = build_report(_report_input(run, app, metrics, host, started_at, interrupted=interrupted))
+        report = build_report(_report_input(run, app, metrics, host, started_at, interrupted=interrupt.seen))
     write_report(report, report_path)  # first, so that a closed terminal or pipe does not lose it
     print_report(report, console)
     _sign_off(console, app, report_path)
-    return INTERRUPTED_EXIT_CODE if interrupted else 0
+    return INTERRUPTED_EXIT_CODE if interrupt.seen else 0
 
 
 def _announce(console: Console, app: App) -> None:
@@ -77,15 +78,15 @@ def _sign_off(console: Console, app: App, report_path: Path) -> None:
     console.print(f"report: {report_path}", highlight=False, soft_wrap=True)
 
 
-def _serve(app: App, metrics: RunMetrics) -> bool:
-    """Keep `concurrency` requests in flight until all prompts are answered; returns whether Ctrl-C cut it short.
+def _serve(app: App, metrics: RunMetrics, interrupt: _Interrupt) -> None:
+    """Keep `concurrency` requests in flight until all prompts are answered or Ctrl-C was seen.
 
     Ctrl-C is looked at between steps, so that every committed token is counted; a second one ends the process.
     """
     prompts = iter(app.prompts)
     for _ in range(app.concurrency):
         _submit_next(app, prompts)
-    with Progress(enabled=app.show_progress) as progress, _Interrupt() as interrupt:
+    with Progress(enabled=app.show_progress) as progress:
         while not app.engine.idle:
             event = app.engine.step()
             feed(metrics, event)
@@ -95,7 +96,6 @@ def _serve(app: App, metrics: RunMetrics) -> bool:
             progress.tick(partial(snapshot, app, metrics, time.perf_counter(), event))
             if interrupt.seen:
                 feed(metrics, app.engine.cancel_all())
-    return interrupt.seen
 
 
 class _Interrupt:
