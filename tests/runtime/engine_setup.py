@@ -200,13 +200,13 @@ def generate(tokens: I32Array, count: int, *, seed: int = 5, eos: int | None = N
     return said
 
 
-def emulated_model(clock: Clock, *, vocab: int = 1000, eos: tuple[int, ...] = (2,), context: int = 8192) -> Model:
+def emulated_model(clock: Clock, made_of: type[EmulatedModel] = EmulatedModel) -> EmulatedModel:
     """Return a back end that replays references and takes 10 ms a forward, on `clock`."""
     spec = emulated_spec(
-        "emulated", dtype="w8a8", vocab_size=vocab, eos_ids=eos, max_context_tokens=context, kv_bytes_per_token=1
+        "emulated", dtype="w8a8", vocab_size=1000, eos_ids=(2,), max_context_tokens=8192, kv_bytes_per_token=1
     )
     roofline = Roofline(1e10, 1e12, 1.0, parameters=1.0, ops_per_s=1e12)
-    return EmulatedModel(spec, roofline, clock_s=clock, wait_until=clock.wait_until)
+    return made_of(spec, roofline, clock_s=clock, wait_until=clock.wait_until)
 
 
 def emulated_rig(tiers: Tiers, **options: Any) -> Rig:
