@@ -2,11 +2,11 @@
 
 A bucket is one 64-byte line, eight uint64 words: seven keys (0 = free) and a count of the keys that passed over this
 bucket, because it was full, to a later one. A lookup that meets a count of 0 stops: the key is nowhere. Removal takes
-the count back along the same path, so there are no tombstones and nothing decays (the idea of folly's F14). The row
-of key j of bucket b is row 7 b + j: a hit costs two lines, a miss one.
+the count back along the same path and pulls later keys forward, so there are no tombstones and nothing decays (the
+counts are folly F14's, the pulling is linear probing's backward shift). The row of key j of bucket b is row 7 b + j: a
+hit costs two lines, a miss one.
 
-Every kernel takes a batch and first asks for all lines that it will need (`prefetch`), so that the misses overlap:
-128 lookups one after the other cost 90 ns each at 16 M records, overlapped 30 ns.
+Every kernel takes a batch and asks early for the lines that it will need (`prefetch`), so that the misses overlap.
 
 Index arithmetic is uint64 throughout: numba turns uint64 mixed with int64 into float64.
 """
@@ -44,8 +44,9 @@ REFERENCED = np.uint32(1 << 31)
 PLAIN = np.uint32((1 << 31) - 1)
 
 _MOST = np.uint32(0xFFFF_FFFF)
-BLOCK: Final = 128
-"""Keys whose lines are asked for together: 128 bucket, row and answer lines are 24 KiB, inside a 32 KiB L1."""
+BLOCK: Final = 32
+"""Keys whose lines are asked for together: more than a core's 24 line fill buffers, few enough to stay in its L1."""
+SEQUENCES: Final = 8
 
 
 @inline_kernel
@@ -56,9 +57,8 @@ def home(key: np.uint64, buckets: np.uint64) -> np.uint64:
 
 @inline_kernel
 def find_row(lines: U64Array, buckets: np.uint64, key: np.uint64) -> np.uint64:
-    """Return the row number of a key, or ABSENT, after one round at most: every bucket may have been passed over."""
-    start = home(key, buckets)
-    bucket = start
+    """Return the row number of a key, or ABSENT. Ends because a bucket with a free slot was passed by no key."""
+    bucket = home(key, buckets)
     while True:
         base = bucket * _WORDS
         equal = match_line(lines, base, key) & KEY_MASK
@@ -69,8 +69,6 @@ def find_row(lines: U64Array, buckets: np.uint64, key: np.uint64) -> np.uint64:
         bucket += _ONE
         if bucket == buckets:
             bucket = _ZERO
-        if bucket == start:
-            return ABSENT
 
 
 @inline_kernel
@@ -107,36 +105,60 @@ def _take(rows: U32Array, row: np.uint64, out: U32Array, to: np.uint64, now: np.
     out[to, LAST_ACCESS] = now
 
 
+@inline_kernel
+def _hold(out: U32Array, i: int, row: np.uint64) -> None:
+    """Keep the number of the row found in the answer row itself until the row's line has arrived."""
+    out[i, 0] = np.uint32(row)
+    out[i, 1] = np.uint32(row >> _S32)
+
+
+@inline_kernel
+def _held(out: U32Array, i: int) -> np.uint64:
+    return _U64(out[i, 0]) | (_U64(out[i, 1]) << _S32)
+
+
 @kernel
 def table_lookup(
     lines: U64Array, rows: U32Array, keys: U64Array, state: U8Array, tier: U8Array, out: U32Array, now: int, code: int
 ) -> int:
     """Answer a batch as `Store.lookup_many` says; returns the hits, -1 where the arrays do not fit together.
 
-    While a block is under way its answer rows' words 0 and 1 hold the row number found.
+    A pipeline of three stages, a block of 32 keys in each: ask for bucket lines, find keys and ask for row lines, take
+    rows. One block's misses are under way while another's lines are worked on (at 16 M records 4 % less time a hit and
+    30 % less a miss than stage after stage over 128 keys).
     """
     if keys.shape[0] > state.shape[0] or out.shape[1] != rows.shape[1] or lines.shape[0] == 0:
         return -1
     buckets, words = _U64(lines.shape[0]) // _WORDS, _U64(rows.shape[1])
     n, now32, hits = keys.shape[0], np.uint32(now), 0
-    for start in range(0, n, BLOCK):
-        stop = min(start + BLOCK, n)
-        for i in range(start, stop):
+    for start in range(0, n + 2 * BLOCK, BLOCK):
+        for i in range(start, min(start + BLOCK, n)):
             prefetch_keys(lines, home(keys[i], buckets) * _WORDS)
-        for i in range(start, stop):
+        for i in range(max(0, start - BLOCK), min(start, n)):
             state[i] = 0
             row = find_row(lines, buckets, keys[i])
             if row != ABSENT and keys[i] != _ZERO:
                 prefetch_row(rows, row * words)
                 state[i] = 1
                 tier[i] = code
-                out[i, 0] = np.uint32(row)
-                out[i, 1] = np.uint32(row >> _S32)
-        for i in range(start, stop):
+                _hold(out, i, row)
+        for i in range(max(0, start - 2 * BLOCK), min(start - BLOCK, n)):
             if state[i] == 1:
                 hits += 1
-                _take(rows, _U64(out[i, 0]) | (_U64(out[i, 1]) << _S32), out, _U64(i), now32)
+                _take(rows, _held(out, i), out, _U64(i), now32)
     return hits
+
+
+@inline_kernel
+def _find_longest(lines: U64Array, buckets: np.uint64, keys: U64Array) -> tuple[int, np.uint64]:
+    """Return the index of the last key that is stored, with its row number, or -1 and ABSENT."""
+    for back in range(keys.shape[0]):
+        k = keys.shape[0] - 1 - back
+        if keys[k] != _ZERO:
+            row = find_row(lines, buckets, keys[k])
+            if row != ABSENT:
+                return k, row
+    return -1, ABSENT
 
 
 @kernel
@@ -153,37 +175,29 @@ def table_longest(
 ) -> int:
     """Per row of `keys` (n, k), shortest length first, 0 = none: take the last key that is stored; returns hits.
 
-    index int64 (n,): which key it was, -1 where none is stored. Only the record taken is touched.
-    Returns -1 where the arrays do not fit together.
+    index int64 (n,): which key it was, -1 where none is stored. Only the record taken is touched. The pipeline is that
+    of `table_lookup`, with 8 sequences a block. Returns -1 where the arrays do not fit together.
     """
     if keys.shape[0] > min(state.shape[0], index.shape[0]) or out.shape[1] != rows.shape[1] or lines.shape[0] == 0:
         return -1
     buckets, words = _U64(lines.shape[0]) // _WORDS, _U64(rows.shape[1])
-    now32, hits = np.uint32(now), 0
-    lengths = keys.shape[1]
-    for r in range(keys.shape[0]):
-        for k in range(lengths):
-            prefetch_keys(lines, home(keys[r, k], buckets) * _WORDS)
-    for r in range(keys.shape[0]):
-        state[r] = 0
-        index[r] = -1
-        for back in range(lengths):
-            k = lengths - 1 - back
-            if keys[r, k] == _ZERO:
-                continue
-            row = find_row(lines, buckets, keys[r, k])
-            if row != ABSENT:
+    n, now32, hits = keys.shape[0], np.uint32(now), 0
+    for start in range(0, n + 2 * SEQUENCES, SEQUENCES):
+        for r in range(start, min(start + SEQUENCES, n)):
+            for k in range(keys.shape[1]):
+                prefetch_keys(lines, home(keys[r, k], buckets) * _WORDS)
+        for r in range(max(0, start - SEQUENCES), min(start, n)):
+            k, row = _find_longest(lines, buckets, keys[r])
+            state[r] = k >= 0
+            index[r] = k
+            if k >= 0:
                 prefetch_row(rows, row * words)
-                state[r] = 1
                 tier[r] = code
-                index[r] = k
-                out[r, 0] = np.uint32(row)
-                out[r, 1] = np.uint32(row >> _S32)
-                break
-    for r in range(keys.shape[0]):
-        if state[r] == 1:
-            hits += 1
-            _take(rows, _U64(out[r, 0]) | (_U64(out[r, 1]) << _S32), out, _U64(r), now32)
+                _hold(out, r, row)
+        for r in range(max(0, start - 2 * SEQUENCES), min(start - SEQUENCES, n)):
+            if state[r] == 1:
+                hits += 1
+                _take(rows, _held(out, r), out, _U64(r), now32)
     return hits
 
 

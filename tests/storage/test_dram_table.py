@@ -11,7 +11,7 @@ from records import WORDS, Clock, keys_of, rows_of, same_chains, spread
 
 from flashnest.errors import StoreFullError
 from flashnest.record import ACCEPTED, CHAIN, DRAFTED, HITS, LAST_ACCESS
-from flashnest.storage.kernels import BUCKET_WORDS
+from flashnest.storage.kernels import BUCKET_WORDS, home
 from flashnest.storage.store import Found, State
 from flashnest.storage.table import MAX_LOAD, DramTable
 
@@ -20,6 +20,19 @@ BUCKET_BYTES = 64 + 7 * 4 * WORDS
 
 def table_of(buckets: int, **options: bool) -> DramTable:
     return DramTable(64 + buckets * BUCKET_BYTES, words=WORDS, clock_s=lambda: 5, **options)
+
+
+def assert_sound(table: DramTable) -> None:
+    """Each bucket counts the keys that passed it, and none with a free slot was passed."""
+    lines = table._lines.reshape(-1, BUCKET_WORDS)
+    passed = np.zeros(len(lines), np.uint64)
+    for bucket, slot in np.argwhere(lines[:, :7] != 0):
+        at = int(home(lines[bucket, slot], np.uint64(len(lines))))
+        while at != bucket:
+            passed[at] += np.uint64(1)
+            at = (at + 1) % len(lines)
+    assert (passed == lines[:, 7]).all()
+    assert (lines[passed > 0, :7] != 0).all()
 
 
 def overflow_counts(table: DramTable) -> np.ndarray:
@@ -196,16 +209,19 @@ def test_every_key_stays_findable_and_counts_return_to_zero(data: st.DataObject)
             held -= set(keys.tolist())
         everything = np.arange(1, 121, dtype=np.uint64)
         assert set(everything[table.contains_many(everything)].tolist()) == held
+        assert_sound(table)
     table.remove_many(np.array(sorted(held), np.uint64))
     assert not table._lines.any()
 
 
 def test_long_churn_keeps_probes_short() -> None:
-    """The clock hand empties the table evenly: in memory order, overflow counts grew to 1300."""
+    """The clock hand empties the table evenly and removals pull keys back: counts grew to 1300 without the one, and
+    97 % of the buckets were passed without the other; a table filled once to 0.8 has 34 %."""
     table = table_of(2000)
     for start in range(0, 10 * table.max_records, 4000):
         keys = spread(start, 4000)
         assert table.insert_many(keys, rows_of(keys)).all()
     assert len(table) == table.max_records
-    assert overflow_counts(table).max() < 150
-    assert np.count_nonzero(overflow_counts(table)) < 0.7 * 2000
+    assert_sound(table)
+    assert overflow_counts(table).max() < 60
+    assert np.count_nonzero(overflow_counts(table)) < 0.5 * 2000
