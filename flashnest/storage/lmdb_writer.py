@@ -40,7 +40,7 @@ class LmdbWriter:
         self._env, self._db, self._file, self._words = env, db, file, words
         self._insert_limit, self._capacity = insert_limit_bytes, capacity_bytes
         self._clock_s, self._map_lock = clock_s, map_lock
-        self.full, self.broken = False, ""
+        self.full, self.broken, self._inserting = False, "", True
         self.inserts = self.updates = self.removes = self.rejected = self.corrupt = 0
         self._count_records()
 
@@ -55,7 +55,8 @@ class LmdbWriter:
         order = order[keys[order] != 0]
         if len(removes):
             self.full = False
-        if self.full:
+        self._inserting = not self.full
+        if self.full:  # overwritten records need pages only in passing: they may use what removals may
             order = order[self._there(keys[order])]
         if len(order) or len(removes):
             self._write_parts(keys, rows, np.sort(removes), order, stored)
@@ -94,7 +95,7 @@ class LmdbWriter:
         """Commit one transaction, growing the map as needed; returns False where the capacity does not allow it."""
         if self.broken:
             raise self._error(lmdb.Error(self.broken))
-        limit = self._insert_limit if len(order) else self._capacity
+        limit = self._insert_limit if len(order) and self._inserting else self._capacity
         if self._map_bytes() > limit:
             self._set_map_bytes(limit)
         while True:

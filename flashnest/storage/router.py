@@ -175,30 +175,42 @@ class Router:
 
         Each goes to the first tier of its chain that has room. Where none has and DRAM is in the chain, DRAM evicts.
         """
-        stored = np.zeros(len(keys), np.bool_)
+        in_dram, in_cold = np.zeros(len(keys), np.bool_), np.zeros(len(keys), np.bool_)
         nbytes = np.full(len(keys), self._record_bytes, np.uint32)
         codes = self._placement.chain_codes(row_tokens(rows), row_kinds(rows), rows[:, NAMESPACE].copy(), nbytes)
+        evicted = self._dram.evicted
         for code in np.unique(codes).tolist():
             at = np.flatnonzero((codes == code) & (keys != 0))
-            self._place(self._placement.chains[code], keys[at], rows[at], at, stored)
+            self._place(self._placement.chains[code], keys, rows, at, in_dram, in_cold)
+        if self._dram.evicted != evicted:  # the clock hand may have taken what this call put in before
+            in_dram &= self._dram.contains_many(keys)
+        stored: BoolArray = in_dram | in_cold
         self._rejected += int(len(keys) - np.count_nonzero(stored))
         return stored
 
-    def _place(self, chain: tuple[Tier, ...], keys: U64Array, rows: U32Array, at: I64Array, stored: BoolArray) -> None:
-        left = np.arange(len(keys))
+    def _place(
+        self,
+        chain: tuple[Tier, ...],
+        keys: U64Array,
+        rows: U32Array,
+        left: I64Array,
+        in_dram: BoolArray,
+        in_cold: BoolArray,
+    ) -> None:
         for tier in chain:
             if tier is Tier.DRAM:
                 took = self._put_dram(keys[left], rows[left], evict=False)
+                in_dram[left[took]] = True
             elif tier is Tier.NVME and self._cold is not None:
                 took = self._put_cold(self._cold, keys[left], rows[left])
+                in_cold[left[took]] = True
             else:
                 continue  # a tier that this run does not have
-            stored[at[left[took]]] = True
             left = left[~took]
             if not len(left):
                 return
         if Tier.DRAM in chain:
-            stored[at[left]] = self._put_dram(keys[left], rows[left], evict=True)
+            in_dram[left] = self._put_dram(keys[left], rows[left], evict=True)
 
     def _put_dram(self, keys: U64Array, rows: U32Array, *, evict: bool) -> BoolArray:
         moving = self._only_cold(keys)

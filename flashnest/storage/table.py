@@ -81,6 +81,11 @@ class DramTable:
         return self._max_records - self._records
 
     @property
+    def evicted(self) -> int:
+        """Records that the clock hand has taken so far."""
+        return self._evicted
+
+    @property
     def max_records(self) -> int:
         """How many records fit in all."""
         return self._max_records
