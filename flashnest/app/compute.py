@@ -5,6 +5,7 @@ torch and transformers are imported only where real weights are asked for: an em
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -22,6 +23,8 @@ from flashnest.workload.tokens import PieceTokenizer
 
 TINY_SOURCE: Final = "tiny:qwen3"
 EMULATED_EOS: Final = 2
+OPENMP_SPINS: Final = "2000"
+"""A few microseconds; the default is milliseconds."""
 EMULATED_EFFICIENCY: Final = 0.6
 """Share of the sheet's dense arithmetic that large GEMMs reach; an assumption, only prefill feels it."""
 
@@ -48,9 +51,19 @@ def open_compute(run: RunConfig) -> Compute:
     """Open the back end that `run` asks for. Raises ModelError or ConfigError."""
     if run.platform.emulated:
         return _emulated(run.platform, run.model)
+    calm_openmp()
     if run.model.source == TINY_SOURCE:
         return _tiny(run.seed)
     return _torch(run.model, run.debug)
+
+
+def calm_openmp() -> None:
+    """Let waiting OpenMP threads sleep soon; to be called before torch is imported, for it reads this once.
+
+    torch's and numba's thread pools share the cores; each spinning while the other works made a step on two busy cores
+    take seconds instead of 0.2 s. What a user has set in the environment stays.
+    """
+    os.environ.setdefault("GOMP_SPINCOUNT", OPENMP_SPINS)
 
 
 def _nothing(_: Request) -> None:
