@@ -1,7 +1,7 @@
 """The DRAM tier: a hash table of fixed-size rows in one allocation. Never reads a clock of its own, never does I/O.
 
-One allocation holds buckets (64 B for seven keys) and rows (64 B each with the default chain), sized so that as many
-buckets as the budget allows fit: `bytes_used` is what is allocated, from the first record to the last. Pages are
+One allocation holds as many units (a 64-byte bucket of seven keys and their rows, 64 bytes each with the default chain)
+as the budget allows: `bytes_used` is what is allocated, from the first record to the last. Pages are
 touched, and so taken from the machine, only as records arrive; numpy asks for 2 MiB pages by itself.
 """
 
@@ -15,13 +15,15 @@ import numpy as np
 from flashnest.errors import StoreClosedError, StoreFullError
 from flashnest.record import BoolArray, I64Array, Tier, U32Array, U64Array
 from flashnest.storage import kernels, kernels_write
-from flashnest.storage.kernels import BUCKET_BYTES, BUCKET_KEYS
+from flashnest.storage.kernels import BUCKET_KEYS
+from flashnest.storage.lines import LINE_WORDS
 from flashnest.storage.store import ClockS, Found, StoreStats
 
 MAX_LOAD: Final = 0.8
 """Share of slots that may be taken. Bucket lines that a hit / a miss reads: 1.12 / 1.6 at 0.75, 1.19 / 2.1 at 0.8,
 1.3 / 3.1 at 0.85."""
 
+_LINE_BYTES: Final = 64
 _SCAN_RECORDS: Final = 8192
 _INSERT_RECORDS: Final = 4096
 
@@ -37,12 +39,12 @@ class DramTable:
         self, budget_bytes: int, *, words: int, clock_s: ClockS, tier: Tier = Tier.DRAM, evict: bool = True
     ) -> None:
         """Allocate. Raises StoreFullError where the budget holds not one bucket of seven records."""
-        bucket_bytes = BUCKET_BYTES + BUCKET_KEYS * words * 4
-        buckets = (budget_bytes - BUCKET_BYTES) // bucket_bytes
+        unit_bytes = 4 * kernels.unit_words(words)
+        buckets = (budget_bytes - _LINE_BYTES) // unit_bytes
         if buckets < 1:
             raise StoreFullError(
                 f"a table of {budget_bytes} bytes holds no record",
-                why=f"the smallest table takes {bucket_bytes + BUCKET_BYTES} bytes",
+                why=f"the smallest table takes {unit_bytes + _LINE_BYTES} bytes",
                 fix=f"give the {tier.name.lower()} tier a larger capacity",
             )
         self.tier = tier
@@ -51,12 +53,10 @@ class DramTable:
         self._clock_s = clock_s
         self._evict = evict
         # 64 bytes more than needed, to start on a line of its own: numpy aligns to 16.
-        self._memory = np.zeros(buckets * bucket_bytes + BUCKET_BYTES, np.uint8)
-        skip = -self._memory.ctypes.data % BUCKET_BYTES
-        split = skip + buckets * BUCKET_BYTES
-        self._lines: U64Array = self._memory[skip:split].view(np.uint64)
-        rows = self._memory[split : split + buckets * BUCKET_KEYS * words * 4]
-        self._rows: U32Array = rows.view(np.uint32).reshape(-1, words)
+        self._allocated = np.zeros(buckets * unit_bytes + _LINE_BYTES, np.uint8)
+        skip = -self._allocated.ctypes.data % _LINE_BYTES
+        self._memory: U32Array = self._allocated[skip : skip + buckets * unit_bytes].view(np.uint32)
+        self._words, self._buckets = words, buckets
         self._max_records = int(buckets * BUCKET_KEYS * MAX_LOAD)
         self._closed = False
         self._hand = self._records = 0
@@ -68,12 +68,12 @@ class DramTable:
     @property
     def words(self) -> int:
         """uint32 words in a row."""
-        return int(self._rows.shape[1])
+        return self._words
 
     @property
     def bytes_used(self) -> int:
         """Bytes allocated, whatever the fill."""
-        return self._memory.nbytes
+        return self._allocated.nbytes
 
     @property
     def free_records(self) -> int:
@@ -93,7 +93,7 @@ class DramTable:
     def lookup_many(self, keys: U64Array, found: Found) -> None:
         """See `Store.lookup_many`."""
         hits = kernels.table_lookup(
-            self._lines, self._rows, keys, found.state, found.tier, found.rows, self._clock_s(), self._code
+            self._memory, self._words, keys, found.state, found.tier, found.rows, self._clock_s(), self._code
         )
         self._count(len(keys), hits, found)
 
@@ -104,7 +104,7 @@ class DramTable:
         receives which of the k it was, -1 for none. Only the record taken counts as hit. Counts n lookups.
         """
         hits = kernels.table_longest(
-            self._lines, self._rows, keys, found.state, found.tier, found.rows, index, self._clock_s(), self._code
+            self._memory, self._words, keys, found.state, found.tier, found.rows, index, self._clock_s(), self._code
         )
         self._count(len(keys), hits, found)
 
@@ -112,7 +112,7 @@ class DramTable:
         """See `Store.contains_many`."""
         self._check_open()
         there = np.empty(len(keys), np.bool_)
-        kernels.table_contains(self._lines, keys, there)
+        kernels.table_contains(self._memory, self._words, keys, there)
         return there
 
     def insert_many(self, keys: U64Array, rows: U32Array) -> BoolArray:
@@ -156,7 +156,7 @@ class DramTable:
 
     def _put(self, keys: U64Array, rows: U32Array, stored: BoolArray) -> None:
         new, old = kernels_write.table_insert(
-            self._lines, self._rows, keys, rows, stored, self._clock_s(), self.free_records
+            self._memory, self._words, keys, rows, stored, self._clock_s(), self.free_records
         )
         if new < 0:
             self._check_open()
@@ -169,7 +169,7 @@ class DramTable:
         """See `Store.remove_many`."""
         self._check_open()
         removed = np.empty(len(keys), np.bool_)
-        count = kernels_write.table_remove(self._lines, self._rows, keys, removed)
+        count = kernels_write.table_remove(self._memory, self._words, keys, removed)
         self._records -= count
         self._removes += count
         return removed
@@ -179,7 +179,7 @@ class DramTable:
         self._check_open()
         count = max(0, min(count, self._records))
         keys, rows = np.empty(count, np.uint64), np.empty((count, self.words), np.uint32)
-        done, self._hand = kernels_write.table_evict(self._lines, self._rows, self._hand, keys, rows)
+        done, self._hand = kernels_write.table_evict(self._memory, self._words, self._hand, keys, rows)
         self._records -= done
         self._evicted += done
         return keys[:done], rows[:done]
@@ -187,22 +187,22 @@ class DramTable:
     def feedback_many(self, keys: U64Array, drafted: U32Array, accepted: U32Array) -> None:
         """See `Store.feedback_many`."""
         self._check_open()
-        kernels_write.table_feedback(self._lines, self._rows, keys, drafted, accepted)
+        kernels_write.table_feedback(self._memory, self._words, keys, drafted, accepted)
 
     def scan(self) -> Iterator[tuple[U64Array, U32Array]]:
         """See `Store.scan`; batches are fresh arrays of up to 8192 records."""
         self._check_open()
-        bucket, buckets = 0, len(self._lines) // kernels.BUCKET_WORDS
-        while bucket < buckets:
+        bucket = 0
+        while bucket < self._buckets:
             keys, rows = np.empty(_SCAN_RECORDS, np.uint64), np.empty((_SCAN_RECORDS, self.words), np.uint32)
-            count, bucket = kernels.table_scan(self._lines, self._rows, bucket, keys, rows)
+            count, bucket = kernels.table_scan(self._memory, self._words, bucket, keys, rows)
             if count:
                 yield keys[:count], rows[:count]
 
     def clear(self) -> None:
         """Forget every record; counters run on."""
         self._check_open()
-        self._lines[:] = 0
+        self._memory.reshape(self._buckets, -1)[:, :LINE_WORDS] = 0
         self._records = self._hand = 0
 
     def stats(self) -> StoreStats:
@@ -224,9 +224,7 @@ class DramTable:
         """Give the memory back. A second call does nothing."""
         if not self._closed:
             self._closed = True
-            words = self.words
-            self._memory = np.zeros(0, np.uint8)
-            self._lines, self._rows = np.zeros(0, np.uint64), np.zeros((0, words), np.uint32)
+            self._allocated, self._memory = np.zeros(0, np.uint8), np.zeros(0, np.uint32)
 
     def _count(self, lookups: int, hits: int, found: Found) -> None:
         if hits < 0:

@@ -11,7 +11,7 @@ from records import WORDS, Clock, keys_of, rows_of, same_chains, spread
 
 from flashnest.errors import StoreFullError
 from flashnest.record import ACCEPTED, CHAIN, DRAFTED, HITS, LAST_ACCESS
-from flashnest.storage.kernels import BUCKET_WORDS, home
+from flashnest.storage.kernels import count_mask, home, unit_words
 from flashnest.storage.store import Found, State
 from flashnest.storage.table import MAX_LOAD, DramTable
 
@@ -22,21 +22,35 @@ def table_of(buckets: int, **options: bool) -> DramTable:
     return DramTable(64 + buckets * BUCKET_BYTES, words=WORDS, clock_s=lambda: 5, **options)
 
 
+def buckets_of(table: DramTable) -> np.ndarray:
+    """Return the bucket lines, (buckets, 8): seven keys and the count of those that passed."""
+    return table._memory.reshape(-1, unit_words(table.words))[:, :16].copy().view(np.uint64)
+
+
 def assert_sound(table: DramTable) -> None:
     """Each bucket counts the keys that passed it, and none with a free slot was passed."""
-    lines = table._lines.reshape(-1, BUCKET_WORDS)
-    passed = np.zeros(len(lines), np.uint64)
+    lines = buckets_of(table)
+    passed = np.zeros((len(lines), 8), np.uint8)
     for bucket, slot in np.argwhere(lines[:, :7] != 0):
         at = int(home(lines[bucket, slot], np.uint64(len(lines))))
         while at != bucket:
-            passed[at] += np.uint64(1)
+            passed[at, count_byte(lines[bucket, slot])] += 1
             at = (at + 1) % len(lines)
-    assert (passed == lines[:, 7]).all()
-    assert (lines[passed > 0, :7] != 0).all()
+    assert (passed == counts_of(table)).all()
+    assert (lines[passed.any(axis=1), :7] != 0).all()
+
+
+def counts_of(table: DramTable) -> np.ndarray:
+    """Return each bucket's eight counts, (buckets, 8)."""
+    return buckets_of(table)[:, 7:].copy().view(np.uint8)
+
+
+def count_byte(key: np.uint64) -> int:
+    return int(count_mask(key)).bit_length() // 8 - 1
 
 
 def overflow_counts(table: DramTable) -> np.ndarray:
-    return table._lines.reshape(-1, BUCKET_WORDS)[:, 7]
+    return counts_of(table).sum(axis=1)
 
 
 class TestContract(StoreContract):
@@ -59,10 +73,9 @@ def test_rows_of_any_width_come_back_whole(words: int) -> None:
 @pytest.mark.parametrize("budget", [577, 1 << 12, 100_000, (1 << 20) + 13])
 def test_bytes_used_is_what_is_allocated_and_never_above_the_budget(budget: int) -> None:
     table = DramTable(budget, words=WORDS, clock_s=lambda: 5)
-    owned = table._lines.nbytes + table._rows.nbytes
-    assert owned + 64 == table.bytes_used <= budget
+    assert table._memory.nbytes + 64 == table._allocated.nbytes == table.bytes_used <= budget
     assert budget - table.bytes_used < BUCKET_BYTES
-    assert table._lines.ctypes.data % 64 == table._rows.ctypes.data % 64 == 0
+    assert table._memory.ctypes.data % 64 == 0
     keys = spread(0, 3 * table.max_records)
     table.insert_many(keys, rows_of(keys))
     assert table.stats().bytes_used == table.bytes_used
@@ -116,7 +129,7 @@ def test_evicting_more_than_there_is_empties_the_table() -> None:
     gone, _ = table.evict_many(1000)
     assert sorted(gone.tolist()) == sorted(keys.tolist())
     assert len(table) == 0
-    assert not table._lines.any()
+    assert not buckets_of(table).any()
 
 
 def test_batch_larger_than_the_table_says_truly_what_stayed() -> None:
@@ -211,7 +224,7 @@ def test_every_key_stays_findable_and_counts_return_to_zero(data: st.DataObject)
         assert set(everything[table.contains_many(everything)].tolist()) == held
         assert_sound(table)
     table.remove_many(np.array(sorted(held), np.uint64))
-    assert not table._lines.any()
+    assert not buckets_of(table).any()
 
 
 def test_long_churn_keeps_probes_short() -> None:
@@ -225,3 +238,26 @@ def test_long_churn_keeps_probes_short() -> None:
     assert_sound(table)
     assert overflow_counts(table).max() < 60
     assert np.count_nonzero(overflow_counts(table)) < 0.5 * 2000
+
+
+def test_keys_made_to_collide_fill_one_bucket_and_stay_correct() -> None:
+    """More than 255 keys of one home and one count: the count sticks at its most; every answer stays right."""
+    table = table_of(100, evict=False)
+    candidates = spread(0, 130_000)
+    same = [k for k in candidates if home(k, np.uint64(100)) == 3 and count_byte(k) == 5][:140]
+    other = [k for k in candidates if home(k, np.uint64(100)) in {4, 5, 6} and count_byte(k) == 5][:300]
+    keys = np.array([*same, *other], np.uint64)
+    assert len(keys) == 440
+    assert table.insert_many(keys, rows_of(keys)).all()
+    assert table.contains_many(keys).all()
+    assert counts_of(table).max() == 255
+    assert not table.contains_many(spread(10_000_000, 2000)).any()
+    assert table.remove_many(keys[::2]).all()
+    assert table.contains_many(keys[1::2]).all()
+    assert not table.contains_many(keys[::2]).any()
+    assert table.remove_many(keys[1::2]).all()
+    assert not buckets_of(table)[:, :7].any()
+    assert table.insert_many(keys, rows_of(keys)).all()
+    found = Found.allocate(len(keys), WORDS)
+    table.lookup_many(keys, found)
+    assert same_chains(found.rows, keys)
