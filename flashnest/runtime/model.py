@@ -16,13 +16,15 @@ from flashnest.errors import ModelError
 from flashnest.record import CHUNK_TOKENS
 from flashnest.runtime.attention import ATTENTION_NAME, KvBlocks, PagedCall
 from flashnest.runtime.forward import ForwardBatch, ModelSpec, Scores
+from flashnest.runtime.packed_linear import pack_linears, unpack_linears
 from flashnest.runtime.weights import check_architecture, kv_version, load_causal_lm
 
 
 class TorchModel:
     """`forward.Model` over a Hugging Face causal LM. One thread calls it.
 
-    The module passed in is taken over: its attention is ours until `close()`, which gives it back as it was.
+    The module passed in is taken over: its attention and, on the CPU, its linear layers are ours until `close()`, which
+    gives it back as it was.
     """
 
     def __init__(self, module: Any, fingerprint: int, name: str, device: str = "cpu") -> None:
@@ -38,6 +40,7 @@ class TorchModel:
         self._device = torch.device(device)
         self._former_attention = module.config._attn_implementation
         module.set_attn_implementation(ATTENTION_NAME)
+        self._packed = pack_linears(module)
         self._pool: KvBlocks | None = None
         self._spec = _spec(module, fingerprint, name)
 
@@ -86,6 +89,7 @@ class TorchModel:
         if self._module is None:
             return
         self._pool = None
+        unpack_linears(self._packed)
         self._module.set_attn_implementation(self._former_attention)
         self._module = None
 
