@@ -31,7 +31,7 @@ from flashnest.storage.table import MAX_LOAD, DramTable
 
 WORDS = row_words()
 GATHER = "raw 8-byte gather"
-_KEYS_A_ROUND = 128 * 512
+_KEYS_A_ROUND = 128 * 128
 
 
 @kernel
@@ -175,7 +175,7 @@ class Bench:
 
     def multi(self) -> None:
         """Measure the longest match of 128 sequences with four lengths each."""
-        rng, rounds, calls = np.random.default_rng(2), self.rounds, 128
+        rng, rounds, calls = np.random.default_rng(2), self.rounds, 32
         index = np.zeros(128, np.int64)
         all_keys = keys_from(0, self.records)
         sets = []
@@ -212,7 +212,7 @@ def main() -> None:
     parser.add_argument("--records", default="1M,16M", help="table sizes, comma-separated; K, M and G are understood")
     parser.add_argument("--batch", default="1,128", help="keys a call")
     parser.add_argument("--load", type=float, default=0.75, help="share of slots taken, at most 0.8")
-    parser.add_argument("--rounds", type=int, default=9, help="rounds whose median is reported")
+    parser.add_argument("--rounds", type=int, default=41, help="rounds whose median is reported")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     options = parser.parse_args()
     results: list[Result] = []

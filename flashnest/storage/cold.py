@@ -81,6 +81,7 @@ class ColdTier:
         self._filter = MembershipFilter(len(store) + len(store) // 2)
         for keys in store.scan_keys():
             self._filter.add_many(keys)
+        self._removed = MembershipFilter()  # the filter cannot forget: what it must not call known
         self._marks = ReplaceMarks()
         threaded = options.threaded
         self._writes = WriteBuffer(
@@ -183,9 +184,12 @@ class ColdTier:
         """Take records; returns which are here afterwards, (n,).
 
         A key that the filter knows is left as it is and counted `known`, so that learning the same text again writes
-        nothing, unless its drafts failed (`feedback_many`) or `replace` is given.
+        nothing, unless its drafts failed (`feedback_many`), it was removed before, or `replace` is given. A false
+        positive of the filter (under 1 % of new keys) counts as known until a read has found nothing.
         """
         known: BoolArray = self._filter.may_hold(keys) & (keys != 0)
+        if known.any():
+            known &= ~self._removed.may_hold(keys)
         fresh = ~known
         if known.any() and not replace:
             again = np.flatnonzero(known)
@@ -207,6 +211,7 @@ class ColdTier:
     def forget_many(self, keys: U64Array) -> BoolArray:
         """Remove records that may be here; returns which removals were taken, (n,). They answer MISS from now on."""
         taken = self._writes.forget_many(keys)
+        self._removed.add_many(keys[taken])
         self._removes += int(np.count_nonzero(taken))
         return taken
 
@@ -254,7 +259,7 @@ class ColdTier:
             filter_queries=seen.queries,
             filter_negative=seen.negatives,
             filter_false_positive=seen.false_positives,
-            filter_bytes=seen.bytes_used,
+            filter_bytes=seen.bytes_used + self._removed.bytes_used,
             buffered_hits=self._buffered_hits,
             buffer_bytes=writes.bytes_used,
             known=self._known,

@@ -232,9 +232,14 @@ class Router:
         return moving
 
     def _put_cold(self, cold: ColdTier, keys: U64Array, rows: U32Array) -> BoolArray:
-        took = cold.insert_many(keys, rows)
-        if len(self._dram) and took.any():
-            self._dram.remove_many(keys[took])
+        if not len(self._dram):
+            return cold.insert_many(keys, rows)
+        mine = self._dram.contains_many(keys)
+        took = np.zeros(len(keys), np.bool_)
+        took[~mine] = cold.insert_many(keys[~mine], rows[~mine])
+        if mine.any():  # the cold tier has none of these, whatever its filter says
+            took[mine] = cold.insert_many(keys[mine], rows[mine], replace=True)
+            self._dram.remove_many(keys[mine & took])
         return took
 
     def remove_many(self, keys: U64Array) -> BoolArray:

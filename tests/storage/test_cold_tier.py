@@ -331,3 +331,15 @@ def test_threads_read_and_write_by_themselves(store: Flaky, clock: Clock) -> Non
     tier.insert_many(keys_of(1, 2), rows_of(keys_of(1, 2)))
     tier.close()
     tier.close()
+
+
+def test_removed_record_can_be_learnt_again_at_once(make: MakeTier, store: Flaky) -> None:
+    tier = make()
+    keys = stored(tier, 300)
+    tier.forget_many(keys)
+    tier.flush()
+    assert len(store) == 0
+    assert tier.insert_many(keys, rows_of(keys)).all()
+    tier.flush()
+    assert store.contains_many(keys).all()
+    assert tier.cold_stats().known == 0
