@@ -137,6 +137,7 @@ def open_router(run: RunConfig, policy: Policy, path: Path | None, owner: str, n
     store = LmdbStore(path, nvme.capacity_bytes, words=words, owner=owner, clock_s=clock_s)
     options = ColdOptions(
         blocking=nvme.cold_reads == "blocking",
+        batch_keys=nvme.depth,
         deadline_s=nvme.deadline_s,
         flush_records=nvme.flush_records,
         flush_interval_s=nvme.flush_interval_s,

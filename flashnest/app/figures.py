@@ -78,7 +78,7 @@ def snapshot(app: App, metrics: RunMetrics, now_s: float, event: StepEvent) -> S
         drafted=metrics.drafts.drafted,
         accepted=metrics.drafts.accepted,
         tiers=tuple(
-            TierFill(tier.name.lower(), s.records, s.bytes_used, s.bytes_budget, s.lookups, s.hits)
+            TierFill(tier.name.lower(), s.records, s.fill, s.bytes_budget, s.lookups, s.hits)
             for tier, s in sorted(tiers.items())
         ),
     )

@@ -20,6 +20,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 Section: TypeAlias = dict[str, Json]
 
 _PERCENTILES: Final = ("mean", "p50", "p90", "p99")
+_TIER_STATE: Final = ("records", "bytes", "budget_bytes", "fill")
 _TIER_COUNTERS: Final = ("lookups", "hits", "inserts", "updates", "removes", "rejected", "evicted")
 
 
@@ -153,9 +154,15 @@ def _ngram(given: ReportInput) -> Section:
 def _tier(stats: StoreStats | None) -> Section:
     """Return one tier's figures: all null for a tier that is not open."""
     if stats is None:
-        return dict.fromkeys(("records", "bytes", "budget_bytes", *_TIER_COUNTERS))
+        return dict.fromkeys((*_TIER_STATE, *_TIER_COUNTERS))
     counters: Section = {name: getattr(stats, name) for name in _TIER_COUNTERS}
-    return {"records": stats.records, "bytes": stats.bytes_used, "budget_bytes": stats.bytes_budget, **counters}
+    return {
+        "records": stats.records,
+        "bytes": stats.bytes_used,
+        "budget_bytes": stats.bytes_budget,
+        "fill": stats.fill,
+        **counters,
+    }
 
 
 def _drafts(metrics: RunMetrics) -> Section:
@@ -224,11 +231,7 @@ _THROUGHPUT_KEYS: Final = (
 _NGRAM_KEYS: Final = (
     *_under("lookup_ns", ("mean", "p50", "p99")),
     *("lookups", "hits", "hit_ratio", "keys"),
-    *(
-        f"tiers.{t}.{k}"
-        for t in ("vram", "dram", "nvme")
-        for k in ("records", "bytes", "budget_bytes", *_TIER_COUNTERS)
-    ),
+    *(f"tiers.{t}.{k}" for t in ("vram", "dram", "nvme") for k in (*_TIER_STATE, *_TIER_COUNTERS)),
     *_under("cold", ("queued", "answered", "late", "dropped", "failed")),
 )
 _HOST_KEYS: Final = (

@@ -123,7 +123,7 @@ def _ngram(report: Mapping[str, Json]) -> Group:
     cold = _section(report, "ngram.cold")
     if cold["queued"] is not None:
         rows.append(("Cold reads", ", ".join(f"{name} {count_text(_number(cold, name))}" for name in cold)))
-    table = _columns("Tier", 6, ("records", "used", "budget", "hits", "hit rate"), 11)
+    table = _columns("Tier", 6, ("records", "fill", "bytes", "budget", "hits", "hit rate"), 10)
     for name, stats in _section(report, "ngram.tiers").items():
         _add_tier(table, name, cast(Section, stats))
     return Group(_pairs("N-gram and chunk table", rows), table)
@@ -135,7 +135,8 @@ def _add_tier(table: Table, name: str, stats: Section) -> None:
     lookups, hits = _number(stats, "lookups"), _number(stats, "hits")
     rate = hits / lookups if lookups and hits is not None else None
     used, budget = bytes_text(_number(stats, "bytes")), bytes_text(_number(stats, "budget_bytes"))
-    table.add_row(name, count_text(_number(stats, "records")), used, budget, count_text(hits), share_text(rate))
+    fill = share_text(_number(stats, "fill"))
+    table.add_row(name, count_text(_number(stats, "records")), fill, used, budget, count_text(hits), share_text(rate))
 
 
 def _drafts(report: Mapping[str, Json]) -> Group:

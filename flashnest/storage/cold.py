@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flashnest.record import BoolArray, I64Array, Tier, U32Array, U64Array
-from flashnest.storage.cold_reads import Clock, ColdAnswers, ReadQueue
+from flashnest.storage.cold_reads import READ_KEYS, Clock, ColdAnswers, ReadQueue
 from flashnest.storage.cold_writes import WriteBuffer
 from flashnest.storage.filter import MembershipFilter
 from flashnest.storage.marks import ReplaceMarks
@@ -22,10 +22,15 @@ from flashnest.storage.store import ClockS, ColdStore, Found, State, StoreStats
 
 @dataclass(frozen=True, slots=True)
 class ColdOptions:
-    """How a cold tier reads and writes. `threaded` False is for tests: nothing happens until `pump`."""
+    """How a cold tier reads and writes.
+
+    `queue_keys`: most keys under way; `batch_keys`: most that the store is asked at once. `threaded` False is for
+    tests: nothing happens until `pump`.
+    """
 
     blocking: bool = False
     queue_keys: int = 4096
+    batch_keys: int = READ_KEYS
     deadline_s: float = 0.25
     buffer_bytes: int = 8 << 20
     flush_records: int = 16384
@@ -98,6 +103,7 @@ class ColdTier:
             store,
             words=words,
             depth=options.queue_keys,
+            batch_keys=options.batch_keys,
             deadline_s=options.deadline_s,
             clock=clock,
             threaded=threaded and not options.blocking,
@@ -245,6 +251,7 @@ class ColdTier:
             removes=self._removes,
             rejected=self._rejected + self._writes.rejected,
             evicted=0,
+            fill=disk.fill,
         )
 
     def cold_stats(self) -> ColdStats:

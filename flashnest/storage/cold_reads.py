@@ -22,7 +22,7 @@ Clock = Callable[[], float]
 """Monotonic seconds."""
 
 READ_KEYS: Final = 64
-"""Keys a batch: one late page delays at most this many answers."""
+"""Keys a batch unless told otherwise: one late page delays at most this many answers."""
 
 _log = logging.getLogger("flashnest.storage")
 
@@ -51,14 +51,22 @@ class _Batch:
 class ReadQueue:
     """Asynchronous reads in front of a store.
 
-    `depth`: most keys under way; more are refused at once. Without `threaded` nothing is read until `pump`, so that
-    tests decide what happens when.
+    `depth`: most keys under way; more are refused at once. `batch_keys`: most keys a read of the store. Without
+    `threaded` nothing is read until `pump`, so that tests decide what happens when.
     """
 
     def __init__(
-        self, store: ColdStore, *, words: int, depth: int, deadline_s: float, clock: Clock, threaded: bool
+        self,
+        store: ColdStore,
+        *,
+        words: int,
+        depth: int,
+        batch_keys: int = READ_KEYS,
+        deadline_s: float,
+        clock: Clock,
+        threaded: bool,
     ) -> None:
-        self._store, self._words, self._depth = store, words, depth
+        self._store, self._words, self._depth, self._batch_keys = store, words, depth, batch_keys
         self._deadline_s, self._clock = deadline_s, clock
         self._staged: list[tuple[U64Array, I64Array]] = []
         self._under_way: dict[int, _Batch] = {}
@@ -94,8 +102,8 @@ class ReadQueue:
         self._staged.clear()
         deadline = self._clock() + self._deadline_s
         batches = []
-        for start in range(0, len(keys), READ_KEYS):
-            stop = start + READ_KEYS
+        for start in range(0, len(keys), self._batch_keys):
+            stop = start + self._batch_keys
             batches.append(_Batch(self._next, keys[start:stop], tickets[start:stop], deadline))
             self._next += 1
         self._under_way.update((batch.number, batch) for batch in batches)

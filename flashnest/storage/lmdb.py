@@ -240,10 +240,10 @@ class LmdbStore:
 
     def stats(self) -> StoreStats:
         """See `Store.stats`; `bytes_used` is the size of the file."""
-        writer = self._writer
+        writer, held = self._writer, self._directory.data_bytes()
         return StoreStats(
             records=writer.records,
-            bytes_used=self._directory.data_bytes(),
+            bytes_used=held,
             bytes_budget=self._capacity,
             lookups=self._lookups,
             hits=self._hits,
@@ -252,6 +252,7 @@ class LmdbStore:
             removes=writer.removes,
             rejected=writer.rejected,
             evicted=0,
+            fill=held / self._capacity,
         )
 
     def close(self) -> None:

@@ -68,6 +68,8 @@ class StoreStats:
     rejected: int
     """Records refused because the tier was full."""
     evicted: int
+    fill: float
+    """Share of the room that records take, 0..1: the policy fact `fill`."""
 
 
 class Store(Protocol):

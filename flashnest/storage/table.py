@@ -218,6 +218,7 @@ class DramTable:
             removes=self._removes,
             rejected=self._rejected,
             evicted=self._evicted,
+            fill=self._records / self._max_records,
         )
 
     def close(self) -> None:

@@ -7,19 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TierFill:
-    """One tier at one moment. Counters run since the store was opened."""
+    """One tier at one moment. `fill` is the share of its room in use, 0..1; counters run since the store was opened."""
 
     tier: str
     records: int
-    bytes_used: int
+    fill: float
     bytes_budget: int
     lookups: int
     hits: int
-
-    @property
-    def fill(self) -> float:
-        """The share of the budget in use, 0..1; 0 without a budget."""
-        return self.bytes_used / self.bytes_budget if self.bytes_budget else 0.0
 
     @property
     def hit_ratio(self) -> float | None:

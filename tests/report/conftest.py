@@ -56,8 +56,8 @@ def given() -> ReportInput:
         workload={"source": "built-in", "measured_repeat_share": 0.49},
         metrics=_metrics(),
         tiers={
-            Tier.DRAM: StoreStats(12_345_678, 7 << 30, 14 << 30, 1000, 423, 9, 8, 7, 6, 5),
-            Tier.NVME: StoreStats(456, 1 << 20, 64 << 30, 577, 12, 4, 3, 2, 1, 0),
+            Tier.DRAM: StoreStats(12_345_678, 7 << 30, 14 << 30, 1000, 423, 9, 8, 7, 6, 5, 0.5),
+            Tier.NVME: StoreStats(456, 1 << 20, 64 << 30, 577, 12, 4, 3, 2, 1, 0, 0.25),
         },
         cold=ColdFigures(queued=577, answered=560, late=12, dropped=5),
         host=HostChange(-(3 << 20), 2 << 20, 4096, 8192, 0.25, 1 << 30, 2 << 30),

@@ -12,8 +12,8 @@ from flashnest.report.progress import Progress, plain_line, render_snapshot
 from flashnest.telemetry.snapshot import Snapshot, TierFill
 
 TIERS = (
-    TierFill("dram", 12_345_678, 7 << 30, 14 << 30, 1000, 423),
-    TierFill("nvme", 4_567_890, 1 << 30, 64 << 30, 577, 12),
+    TierFill("dram", 12_345_678, 0.5, 14 << 30, 1000, 423),
+    TierFill("nvme", 4_567_890, 1 / 64, 64 << 30, 577, 12),
 )
 
 

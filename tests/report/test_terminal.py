@@ -36,7 +36,19 @@ def test_report_shows_its_figures(given: ReportInput) -> None:
     assert "forward pass: replays a reference text" in text
     assert _line(text, "Output tokens per second").split()[-1] == "16.0"
     assert _line(text, "TTFT").split()[-4:] == ["500", "500", "500", "500"]
-    assert _line(text, "dram").split() == ["dram", "12,345,678", "7.00", "GiB", "14.0", "GiB", "423", "42.3", "%"]
+    assert _line(text, "dram").split() == [
+        "dram",
+        "12,345,678",
+        "50.0",
+        "%",
+        "7.00",
+        "GiB",
+        "14.0",
+        "GiB",
+        "423",
+        "42.3",
+        "%",
+    ]
     assert _line(text, "Acceptance length").split()[-1] == "3.00"
     assert _line(text, "Prompt / reused tokens").endswith("400 / 256 (64.0 %)")
     assert _line(text, "Page cache change").endswith("-3.00 MiB")

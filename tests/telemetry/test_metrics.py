@@ -147,10 +147,10 @@ def test_no_lookup_is_none_not_zero() -> None:
 
 
 def test_snapshot_ratios_are_none_before_there_is_anything() -> None:
-    empty = TierFill("dram", 0, 0, 0, 0, 0)
-    assert (empty.fill, empty.hit_ratio) == (0.0, None)
-    tier = TierFill("dram", 10, 25, 100, 8, 2)
-    assert (tier.fill, tier.hit_ratio) == (0.25, 0.25)
+    empty = TierFill("dram", 0, 0.0, 0, 0, 0)
+    assert empty.hit_ratio is None
+    tier = TierFill("dram", 10, 0.25, 100, 8, 2)
+    assert tier.hit_ratio == 0.25
     nothing = Snapshot(0.0, "warm-up", 0, 0, 0, None, 0, 0, 0, 0, 0, 0)
     assert nothing.accept_length is None
     assert Snapshot(1.0, "x", 0, 0, 0, 1, 0, 0, 9, drafts=4, drafted=8, accepted=6).accept_length == 2.5
