@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
@@ -63,13 +63,11 @@ class FromTokens:
 
 @dataclass
 class Tiers:
-    """A router with what a test wants to reach behind it. `pump_every`: steps between two rounds of cold reads."""
+    """A router with what a test wants to reach behind it: `cold` is pumped every `pump_every` steps."""
 
     router: Router
     dram: DramTable
     cold: ColdTier | None = None
-    store: LmdbStore | None = None
-    clock: Clock = field(default_factory=Clock)
     pump_every: int = 1
     _steps: int = 0
 
@@ -88,18 +86,22 @@ def open_tiers(
     deadline_s: float = 1e9,
     pump_every: int = 1,
     queue_keys: int = 4096,
+    placement: FromTokens | None = None,
+    threaded: bool = False,
 ) -> Iterator[Tiers]:
-    """Open a DRAM table and, where there is a path, an LMDB store behind a cold tier that reads only when pumped."""
-    clock = Clock()
+    """Open a DRAM table and, where there is a path, an LMDB store behind a cold tier.
+
+    It reads only when pumped, unless `threaded`, as in a real run. `placement` overrides `dram_from`.
+    """
     dram = DramTable(dram_bytes, words=WORDS, clock_s=lambda: 1, evict=False)
-    store = cold = None
+    cold = None
     if path is not None:
         store = LmdbStore(path, 32 << 20, words=WORDS, clock_s=lambda: 1)
-        options = ColdOptions(threaded=False, deadline_s=deadline_s, queue_keys=queue_keys)
-        cold = ColdTier(store, words=WORDS, clock_s=lambda: 1, options=options, clock=clock)
-    router = Router(dram, cold, FromTokens(dram_from))
+        options = ColdOptions(threaded=threaded, deadline_s=deadline_s, queue_keys=queue_keys)
+        cold = ColdTier(store, words=WORDS, clock_s=lambda: 1, options=options, clock=Clock())
+    router = Router(dram, cold, placement or FromTokens(dram_from))
     try:
-        yield Tiers(router, dram, cold, store, clock, pump_every)
+        yield Tiers(router, dram, None if threaded else cold, pump_every)
     finally:
         router.close()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_setup import Clock, Rig, generate, open_tiers, repetitive_prompts, spoil, text, tiny_model
+from engine_setup import Clock, Rig, emulated_rig, generate, open_tiers, repetitive_prompts, spoil, text, tiny_model
 
 from flashnest.record import U32Array
 from flashnest.runtime.drafter import Source
@@ -123,6 +123,17 @@ def test_cold_drafts_change_nothing(expected: list[list[int]], tmp_path: Path, d
         assert all(r.reused_tokens >= 32 for r in again)
 
 
+def test_cold_reads_on_their_own_thread_change_nothing(expected: list[list[int]], tmp_path: Path) -> None:
+    """As in a real run: answers come when the disk has them."""
+    for _ in range(2):
+        with open_tiers(tmp_path, dram_from=16, threaded=True) as tiers, Rig(tiny_model(), tiers) as rig:
+            assert rig.say(PROMPTS) == expected
+            tiers.router.flush()
+            again = rig.serve(PROMPTS)
+            assert [r.output.tolist() for r in again] == expected
+            assert all(r.reused_tokens >= 32 for r in again)
+
+
 def test_namespaces_share_neither_kv_nor_drafts(expected: list[list[int]]) -> None:
     def of(namespace: str) -> list[Prompt]:
         return [Prompt(p.tokens, namespace, sampling=p.sampling) for p in PROMPTS]
@@ -141,6 +152,20 @@ def test_namespaces_share_neither_kv_nor_drafts(expected: list[list[int]]) -> No
         assert (rig.drafts() - before).tolist() == drafts_alone.tolist()
         assert sum(r.reused_tokens for r in requests) == reused_alone
         assert rig.pool.stats().hash_mismatch_total == 0
+
+
+@pytest.mark.parametrize("order", [("acme", "other"), ("other", "acme")])
+def test_tenants_in_one_batch_draft_from_their_own_records(order: tuple[str, str]) -> None:
+    """Only acme has heard this answer before; the other, beside it in each step, gets a token a step."""
+    prompt, answer = text(70, 1), text(20, 2)
+    sampling = SamplingParams(max_tokens=20, ignore_eos=True)
+    with open_tiers() as tiers, emulated_rig(tiers) as rig:
+        rig.serve([Prompt(prompt, "acme", answer, sampling)])
+        requests = {r.prompt.namespace: r for r in rig.serve([Prompt(prompt, n, answer, sampling) for n in order])}
+        assert len(set(requests["acme"].token_times_s)) < 5
+        assert len(set(requests["other"].token_times_s)) == 20
+        assert requests["acme"].reused_tokens == 64
+        assert requests["other"].reused_tokens == 0
 
 
 def test_a_request_leaves_nothing_behind_for_the_next(expected: list[list[int]]) -> None:

@@ -9,8 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_setup import NOTHING, Clock, Rig, Tiers, emulated_model, emulated_rig, open_tiers, repetitive_prompts, text
+from engine_setup import (
+    NOTHING,
+    Clock,
+    FromTokens,
+    Rig,
+    Tiers,
+    emulated_model,
+    emulated_rig,
+    open_tiers,
+    repetitive_prompts,
+    text,
+)
 
+from flashnest.record import Tier
 from flashnest.runtime.drafter import Source
 from flashnest.runtime.emulated import EmulatedModel
 from flashnest.runtime.forward import ForwardBatch, Scores
@@ -57,6 +69,8 @@ def test_counts_are_those_of_the_batches_and_outputs(max_step_tokens: int) -> No
             decoding = event.scored - first_tokens
             assert event.forward_tokens == event.prefill_tokens + decoding + drafted
             assert len(batch.score_rows) == event.scored + drafted
+            ends = {r.id: len(r.tokens) for r in requests}  # the last token of an answer is never computed
+            assert all(n < ends[i] for i, n in zip(batch.request_ids.tolist(), batch.context_lens, strict=True))
             assert event.committed == event.scored + int(event.drafts[:, 2].sum())
             assert event.drafts[:, 0].sum() <= event.scored
             assert event.prefill_tokens <= max_step_tokens
@@ -126,6 +140,18 @@ def test_a_cold_answer_counts_once_where_it_arrives(tmp_path: Path, pump_every: 
         assert all(0 <= e.lookups.hits <= e.lookups.queries for e in rig.events)
         assert rig.drafts()[Source.NVME, 0] <= hits - chunks
         assert rig.drafts()[Source.NVME, 2] > 0
+
+
+def test_a_late_answer_that_betters_a_hit_is_one_hit(tmp_path: Path) -> None:
+    """4-grams answer from DRAM at once, longer ones from NVMe a step later: a query is still a hit or none."""
+    short_in_dram = FromTokens(8, chains=((Tier.NVME,), (Tier.DRAM,)))
+    with open_tiers(tmp_path, placement=short_in_dram) as tiers, emulated_rig(tiers, max_draft_tokens=2) as rig:
+        rig.serve(prompts_with_answers(3))
+        tiers.router.flush()
+        del rig.events[:]
+        rig.serve(prompts_with_answers(3))
+        assert rig.drafts()[Source.NVME, 2] > 0  # the longer match was taken
+        assert all(e.lookups.hits <= e.lookups.queries for e in rig.events)
 
 
 def test_switched_off_drafts_ask_the_table_for_chunks_alone() -> None:

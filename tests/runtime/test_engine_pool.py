@@ -86,6 +86,30 @@ def test_two_that_wait_for_room_do_not_hold_what_the_other_needs(tmp_path: Path)
         assert order_of_ends(rig)[-2:] == [first.id, second.id]
 
 
+def test_blocks_that_only_seemed_shared_are_given_back() -> None:
+    """The table names two blocks of the prompt that another request has by now. Counting on them, the pool seems to
+    have room; once they prove stale, the three good ones go back and the stale ones are not tried again.
+    """
+    with open_tiers() as tiers, emulated_rig(tiers, blocks=10, max_requests=4, max_draft_tokens=0) as rig:
+        prompt = prompt_of(6, 1)
+        rig.serve([prompt])  # five chunks stay cached
+        short = rig.submit(prompt_of(1, 2))
+        rig.step()
+        long = rig.submit(prompt_of(6, 3, answer=40))  # takes four free blocks and the last two of the five
+        while short.phase is not Phase.DONE:
+            rig.step()
+        waits = rig.submit(prompt)
+        for _ in range(3):
+            rig.step()
+            assert (waits.phase, waits.blocks, waits.reused_tokens) == (Phase.PROBING, [], 0)
+            assert rig.pool.available == 4
+        assert rig.pool.stats().stale_total == 1
+        rig.finish()
+        assert said_all([short, long, waits])
+        assert waits.reused_tokens == 96
+        assert sum(event.lookups.hits for event in rig.events) == 5
+
+
 def test_waiting_for_room_does_not_count_lookups_twice() -> None:
     shared = text(100, 5)
     with open_tiers() as tiers, emulated_rig(tiers, blocks=10, max_requests=4, max_draft_tokens=0) as rig:

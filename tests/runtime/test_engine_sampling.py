@@ -25,7 +25,7 @@ SHAPE = {"vocab": VOCAB, "layers": 1, "hidden": 32}
 SEED = 8
 TEMPERATURE = 1.0
 TOP_P = 0.9
-SAMPLES = 2500
+SAMPLES = 1600
 PROMPT = np.tile(text(6, 42, VOCAB), 4)
 """Its own text proposes what followed before; the model gives that token 0.52."""
 
