@@ -60,6 +60,9 @@ NGRAM_LENGTHS: Final = (4, 8, 16, 32)
 
 MAX_NGRAM_TOKENS: Final = 32
 
+MAX_NGRAM_LENGTHS: Final = 8
+"""Most n-gram lengths looked up at once; a cold read's ticket has three bits for which it was."""
+
 META: Final = 0
 NAMESPACE: Final = 1
 HITS: Final = 2

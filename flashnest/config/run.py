@@ -11,7 +11,7 @@ from flashnest.config.platform import PlatformConfig
 from flashnest.config.section import Bytes, Name, Section, problem
 from flashnest.config.tiering import TieringConfig
 from flashnest.config.workload import WorkloadConfig
-from flashnest.record import CHUNK_TOKENS, MAX_NGRAM_TOKENS, MIN_CHAIN_WORDS, NGRAM_LENGTHS
+from flashnest.record import CHUNK_TOKENS, MAX_NGRAM_LENGTHS, MAX_NGRAM_TOKENS, MIN_CHAIN_WORDS, NGRAM_LENGTHS
 
 
 class TableConfig(Section):
@@ -25,7 +25,9 @@ class DraftsConfig(Section):
 
     enabled: bool = True
     max_tokens: PositiveInt = 8
-    lengths: tuple[Annotated[int, Field(ge=1, le=MAX_NGRAM_TOKENS)], ...] = Field(default=NGRAM_LENGTHS, min_length=1)
+    lengths: tuple[Annotated[int, Field(ge=1, le=MAX_NGRAM_TOKENS)], ...] = Field(
+        default=NGRAM_LENGTHS, min_length=1, max_length=MAX_NGRAM_LENGTHS
+    )
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:

@@ -62,13 +62,13 @@ class GatherGroup:
 
     tokens int64 (n, q): packed tokens, short rows padded with their first; valid bool (n, q), or None where all are;
     blocks int64 (n, kv heads, width): rows of the layer's pool seen as (blocks * kv heads, 32 * head dim);
-    mask bool (n, 1, q, width * 32): what each query sees.
+    mask bool (n, 1, q, width * 32): what each query sees; None for one whole prompt start, which is plainly causal.
     """
 
     tokens: torch.Tensor
     valid: torch.Tensor | None
     blocks: torch.Tensor
-    mask: torch.Tensor
+    mask: torch.Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +172,11 @@ def _gather_group(
     blocks = np.maximum(tables[rows, :width], 0).astype(np.int64)  # -1 past the end: any block will do, it is masked
     flat = blocks[:, None, :] * heads + np.arange(heads)[:, None]
     last_seen = (contexts - q_lens)[:, None] + np.where(valid, steps, 0)
-    mask = np.arange(width * CHUNK_TOKENS) <= last_seen[:, None, :, None]
-    on_device = [torch.from_numpy(array).to(device) for array in (tokens, valid, flat, mask)]
-    return GatherGroup(on_device[0], None if valid.all() else on_device[1], on_device[2], on_device[3])
+    on_device = [torch.from_numpy(array).to(device) for array in (tokens, valid, flat)]
+    if len(rows) == 1 and contexts[0] == q_lens[0]:
+        return GatherGroup(on_device[0], None, on_device[2], None)
+    mask = torch.from_numpy(np.arange(width * CHUNK_TOKENS) <= last_seen[:, None, :, None]).to(device)
+    return GatherGroup(on_device[0], None if valid.all() else on_device[1], on_device[2], mask)
 
 
 def _attend_gathered(
@@ -202,8 +204,10 @@ def _attend_gathered(
     else:  # few queries: query heads beside each other on the query axis, so that each KV head is read once
         q = folded.permute(0, 2, 3, 1, 4).reshape(rows, heads, shared * steps, width)
         k, v = k.view(rows, heads, -1, width), v.view(rows, heads, -1, width)
-        mask = mask.repeat(1, 1, shared, 1)
-    result = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+        mask = None if mask is None else mask.repeat(1, 1, shared, 1)
+    if mask is None:  # SDPA skips what a causal query cannot see: half of the work
+        k, v = k[..., :steps, :], v[..., :steps, :]
+    result = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale)
     result = result.reshape(rows, heads, shared, steps, width).permute(0, 3, 1, 2, 4).reshape(rows * steps, -1, width)
     if group.valid is None:
         out[tokens] = result

@@ -17,6 +17,7 @@ from flashnest.record import (
     ACCEPTED,
     CHAIN,
     DRAFTED,
+    MAX_NGRAM_LENGTHS,
     MAX_NGRAM_TOKENS,
     BoolArray,
     F64Array,
@@ -32,7 +33,6 @@ from flashnest.record import (
     row_words,
 )
 from flashnest.runtime.ngrams import build_rows, match_own
-from flashnest.runtime.tickets import MAX_LENGTHS
 from flashnest.storage.store import Found
 
 LEARN_BATCH = 8192
@@ -132,8 +132,8 @@ class Drafter:
     ) -> None:
         if not ngram_lengths or list(ngram_lengths) != sorted(set(ngram_lengths)):
             raise ValueError("ngram_lengths must ascend")
-        if len(ngram_lengths) > MAX_LENGTHS:
-            raise ValueError(f"at most {MAX_LENGTHS} n-gram lengths, their tickets have no room for more")
+        if len(ngram_lengths) > MAX_NGRAM_LENGTHS:
+            raise ValueError(f"at most {MAX_NGRAM_LENGTHS} n-gram lengths, their tickets have no room for more")
         if ngram_lengths[-1] > MAX_NGRAM_TOKENS:
             raise ValueError(f"an n-gram has at most {MAX_NGRAM_TOKENS} tokens")
         self._table = table

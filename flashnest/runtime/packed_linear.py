@@ -1,16 +1,17 @@
 """Faster linear layers on the CPU: oneDNN kernels over prepacked weights, in place of MKL's over plain ones.
 
-A decode step multiplies 2 to 100 rows with each matrix. Measured here (2 cores, AVX2, float32, interleaved, with other
-work running; least of 5, milliseconds), SmolLM2's 576 -> 1536 layer and its 576 -> 49152 head:
+A decode step multiplies 1 to 100 rows with each matrix. Measured here (2 cores, AVX2, float32, quiet, interleaved,
+medians of 5, milliseconds), SmolLM2's 576 -> 1536 layer and its 576 -> 49152 head:
 
-    rows               1      4      8     24     72    256
-    layer, MKL      0.54   1.13   1.67   2.41   2.99   7.12
-    layer, packed   0.72   0.73   0.87   1.39   2.06   6.10
-    head, MKL         21     57    124     94    135    571
-    head, packed      22     30     35     32     65    303
+    rows               1      4      8     24     72
+    layer, MKL      0.57   1.10   0.96   0.95   1.85
+    layer, packed   0.45   0.47   0.63   0.71   1.47
+    head, MKL       14.9   36.5   41.6   49.0   92.6
+    head, packed     9.7   11.8   14.4   20.2   38.8
 
-So one row keeps MKL's kernel and the plain weights; the packed copy costs the weights' size once more. Decides nothing
-about which model is served, and changes results only by float rounding.
+A numba kernel of dot products (0.38 / 0.43 / 0.63 / 0.80 / 1.81 for the layer) was no reason for code of our own. The
+packed copy costs the weights' size once more. Decides nothing about which model is served, and changes results only by
+float rounding.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def pack_linears(module: nn.Module) -> tuple[nn.Linear, ...]:
     with torch.inference_mode():
         for child in packed:
             weights = torch.ops.mkldnn._reorder_linear_weight(child.weight.detach(), PACK_ROWS)
-            child.forward = partial(_linear, weights, child.weight, child.bias)
+            child.forward = partial(_linear, weights, child.bias)
     return packed
 
 
@@ -58,8 +59,6 @@ def unpack_linears(layers: tuple[nn.Linear, ...]) -> None:
         del child.forward
 
 
-def _linear(packed: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, rows: torch.Tensor) -> torch.Tensor:
-    if rows.numel() == rows.shape[-1]:
-        return nn.functional.linear(rows, weight, bias)
+def _linear(packed: torch.Tensor, bias: torch.Tensor | None, rows: torch.Tensor) -> torch.Tensor:
     result: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, packed, bias, "none", [], "")
     return result

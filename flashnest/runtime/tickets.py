@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from flashnest.record import MAX_NGRAM_LENGTHS
+
 _CHUNK_BIT = 62
 _REQUEST_SHIFT = 24
-_PLACE_SHIFT = 3
+_PLACE_SHIFT = MAX_NGRAM_LENGTHS.bit_length() - 1
 _PLACE_MASK = (1 << (_REQUEST_SHIFT - _PLACE_SHIFT)) - 1
 MAX_PLACE = _PLACE_MASK
 """Longest sequence a ticket can name: 2,097,151 tokens."""
-MAX_LENGTHS = 1 << _PLACE_SHIFT
-"""Most n-gram lengths of a drafter."""
 
 
 class Ticket(NamedTuple):

@@ -1,4 +1,4 @@
-"""Every example of docs/policy.md does what the page says."""
+"""Every example of docs/policy.md, and the README's policy, does what the page says."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from flashnest.policy import PolicyCheckError, compile_policy, load_tiering_file
 from flashnest.policy.facts import FACTS, LATER_STATEMENTS
 from flashnest.policy.testing import run_tests
 
-PAGE = (Path(__file__).parents[2] / "docs" / "policy.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w+)(?: error=(\w+))?\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "policy.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)(?: error=(\w+))?\n(.*?)^```$", PAGE + README, re.MULTILINE | re.DOTALL)
 POLICIES = [(code, text) for language, code, text in BLOCKS if language == "policy"]
 
 
