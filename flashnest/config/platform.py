@@ -57,7 +57,7 @@ class LoadConfig(Section):
 
 
 class PlatformConfig(Section):
-    """One machine. `emulated` means: replay its compute and its storage latency instead of using this machine's."""
+    """One machine. `emulated` means: replay its compute; tables and disk stay this machine's own."""
 
     name: Name
     emulated: bool
@@ -91,7 +91,7 @@ class PlatformConfig(Section):
         if self.emulated and missing:
             raise problem(
                 f"platform {self.name!r} cannot be emulated: {', '.join(missing)} not given",
-                "emulation replays the platform's bandwidth, compute and storage latency",
+                "emulation replays the platform's bandwidth and compute, and its drive is reported",
                 "give the numbers, or say `emulated: false` if this machine is the platform",
             )
         return self
