@@ -91,7 +91,7 @@ class PlatformConfig(Section):
         if self.emulated and missing:
             raise problem(
                 f"platform {self.name!r} cannot be emulated: {', '.join(missing)} not given",
-                "emulation replays the platform's bandwidth and compute, and its drive is reported",
+                "emulation replays bandwidth and compute, and a platform file states its whole machine",
                 "give the numbers, or say `emulated: false` if this machine is the platform",
             )
         return self
