@@ -11,7 +11,9 @@ digest and the tokens themselves are compared before a block is reused.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import xxhash
@@ -25,12 +27,15 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
-@inline_kernel
-def mix64(x: np.uint64) -> np.uint64:
-    """Return the splitmix64 finaliser of `x`: a bijection with full avalanche."""
+def mix64_many(x: U64Array) -> U64Array:
+    """Return the splitmix64 finaliser of each uint64 of `x`: a bijection with full avalanche."""
     x = (x ^ (x >> _S30)) * _M1
     x = (x ^ (x >> _S27)) * _M2
     return x ^ (x >> _S31)
+
+
+mix64 = cast(Callable[[np.uint64], np.uint64], inline_kernel(mix64_many))
+"""The same of one uint64, for kernels: one text serves both, since the operators are the same."""
 
 
 @inline_kernel

@@ -153,10 +153,10 @@ class Engine:
         scores, forward_s = self._forward(packed)
         committed = self._commit(slices, packed, scores)
         self._learn(slices)
-        finished = tuple(s.request for s in packed.scored if s.request.finish is not None)
-        for sequence in [s for s in packed.scored if s.request.finish is not None]:
+        ended = [s for s in packed.scored if s.request.finish is not None]
+        for sequence in ended:
             self._retire(sequence)
-        return self._event(started_s, forward_s, slices, packed, committed, finished)
+        return self._event(started_s, forward_s, slices, packed, committed, tuple(s.request for s in ended))
 
     def close(self) -> None:
         """Hand what was learnt to the table and give the model's memory back. The router is its owner's to close."""

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flashnest.record import F64Array, U64Array
+from flashnest.hashing import mix64_many
+from flashnest.record import F64Array
 
 if TYPE_CHECKING:
     import torch
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_M1 = np.uint64(0xBF58476D1CE4E5B9)
-_M2 = np.uint64(0x94D049BB133111EB)
 
 NUCLEUS_HEAD = 1024
 """Tokens looked at first for top-p: a partial sort of 49 152 logits takes a fifth of the time of a full one."""
@@ -56,11 +55,5 @@ def position_uniforms(seed: int, first: int, count: int) -> F64Array:
     stream that passes BigCrush. The top 53 bits make the fraction.
     """
     positions = np.arange(first + 1, first + count + 1, dtype=np.uint64)
-    start = _mix(np.array([seed & 0xFFFFFFFFFFFFFFFF], np.uint64) + _GOLDEN)
-    return (_mix(start + positions * _GOLDEN) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def _mix(x: U64Array) -> U64Array:
-    x = (x ^ (x >> np.uint64(30))) * _M1
-    x = (x ^ (x >> np.uint64(27))) * _M2
-    return x ^ (x >> np.uint64(31))
+    start = mix64_many(np.array([seed & 0xFFFFFFFFFFFFFFFF], np.uint64) + _GOLDEN)
+    return (mix64_many(start + positions * _GOLDEN) >> np.uint64(11)).astype(np.float64) * 2.0**-53
