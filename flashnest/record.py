@@ -20,6 +20,7 @@ batch that is written anyway, never by themselves (design.md 4: a hit never writ
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
@@ -52,6 +53,36 @@ class Tier(IntEnum):
     NVME = 2
 
 
+@dataclass(frozen=True, slots=True)
+class FactArrays:
+    """What a policy may ask of a batch of stored records; every array has shape (n,).
+
+    tokens, kind uint8; namespace, nbytes, hits, refs uint32; idle_s, age_s uint32: seconds since the last access and
+    since the record was first stored; accept_percent uint8 0..100: share of its drafted tokens that were accepted, 100
+    while none was drafted; window_hits: one uint32 array for each of `MovePlan.windows_s`, lookups that found the
+    record within that time, a little too many rather than too few.
+    """
+
+    tokens: U8Array
+    kind: U8Array
+    namespace: U32Array
+    nbytes: U32Array
+    hits: U32Array
+    idle_s: U32Array
+    age_s: U32Array
+    refs: U32Array
+    accept_percent: U8Array
+    window_hits: tuple[U32Array, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A record is stored once it has been learnt `hits` times within `window_s` seconds."""
+
+    hits: int
+    window_s: int
+
+
 CHUNK_TOKENS: Final = 32
 """Tokens in a chunk and in a KV block (facts F1)."""
 
@@ -81,6 +112,8 @@ CHUNK_DIGEST: Final = CHAIN + 3
 """Chunk rows: four words from here hold the 128-bit chained digest, low word first."""
 
 DEFAULT_CHAIN_WORDS: Final = 8
+MAX_CHAIN_WORDS: Final = 31
+"""The DRAM table keeps the chain length in five bits."""
 MIN_CHAIN_WORDS: Final = 7
 """A chunk row needs block id (2), kv_version (1) and digest (4)."""
 

@@ -11,13 +11,20 @@ from flashnest.config.platform import PlatformConfig
 from flashnest.config.section import Bytes, Name, Section, problem
 from flashnest.config.tiering import TieringConfig
 from flashnest.config.workload import WorkloadConfig
-from flashnest.record import CHUNK_TOKENS, MAX_NGRAM_LENGTHS, MAX_NGRAM_TOKENS, MIN_CHAIN_WORDS, NGRAM_LENGTHS
+from flashnest.record import (
+    CHUNK_TOKENS,
+    MAX_CHAIN_WORDS,
+    MAX_NGRAM_LENGTHS,
+    MAX_NGRAM_TOKENS,
+    MIN_CHAIN_WORDS,
+    NGRAM_LENGTHS,
+)
 
 
 class TableConfig(Section):
     """The record layout: how many continuation tokens a record keeps."""
 
-    chain_tokens: Annotated[int, Field(ge=MIN_CHAIN_WORDS, le=255)] = 8
+    chain_tokens: Annotated[int, Field(ge=MIN_CHAIN_WORDS, le=MAX_CHAIN_WORDS)] = 8
 
 
 class DraftsConfig(Section):

@@ -6,14 +6,14 @@ its own docstring and keeps its locking to itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol, Self
 
 import numpy as np
 
-from flashnest.record import BoolArray, Tier, U8Array, U32Array, U64Array
+from flashnest.record import Admission, BoolArray, FactArrays, Tier, U8Array, U32Array, U64Array
 
 ClockS = Callable[[], int]
 """Whole seconds since an epoch of the caller's choice; tests pass a counter they advance by hand."""
@@ -131,7 +131,14 @@ class ColdStore(Store, Protocol):
         """Remove `removes`, then insert records, durably; returns which were inserted, (n,)."""
 
     def scan_keys(self) -> Iterator[U64Array]:
-        """Yield every key once, in batches."""
+        """Yield every key once, in batches, ascending. The store may change meanwhile: then of the changed keys none is
+        promised. For the writer's thread."""
+
+    def scan_from(self, position: int, records: int) -> tuple[U64Array, U32Array, int]:
+        """Read about `records` records from `position` on: keys (n,), rows (n, words), where to go on, 0 after the last.
+
+        Positions are the engine's own; 0 is the start. The store may change between calls. For the writer's thread.
+        """
 
 
 class PlacementMap(Protocol):
@@ -142,7 +149,61 @@ class PlacementMap(Protocol):
 
     @property
     def chains(self) -> tuple[tuple[Tier, ...], ...]:
-        """The distinct chains of the policy."""
+        """The distinct targets of the policy: chains, apart where their admission differs."""
+
+    @property
+    def admissions(self) -> tuple[Admission | None, ...]:
+        """What each of `chains` asks before it takes a new record; None: nothing."""
 
     def chain_codes(self, tokens: U8Array, kind: U8Array, namespace: U32Array, nbytes: U32Array) -> U8Array:
         """Return the index into `chains` for each record, shape (n,). All arguments have shape (n,)."""
+
+
+class MoveRule(Protocol):
+    """One compiled `keep`, `promote`, `demote` or `evict` statement.
+
+    `source` is the tier whose records it looks at (for `keep`: the tier they stay in), `target` where they go (None for
+    `keep` and `evict`). Watermarks are shares of the source's room, 0..1: the rule starts above `when_fill` and stops
+    below `until_fill`; without them it always runs. `order` is (fact name, descending) and `using` the name of an
+    eviction algorithm: which of the matching records go first. `cooldown_s`: a record that any rule moved within that
+    time is left alone. `min_residency_s`: so is one that came into its tier within that time.
+    """
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def action(self) -> str: ...
+    @property
+    def source(self) -> Tier: ...
+    @property
+    def target(self) -> Tier | None: ...
+    @property
+    def when_fill(self) -> float | None: ...
+    @property
+    def until_fill(self) -> float | None: ...
+    @property
+    def order(self) -> tuple[str, bool] | None: ...
+    @property
+    def using(self) -> str | None: ...
+    @property
+    def most_records_per_s(self) -> float | None: ...
+    @property
+    def most_bytes_per_s(self) -> float | None: ...
+    @property
+    def cooldown_s(self) -> float: ...
+    @property
+    def min_residency_s(self) -> float: ...
+
+    def matches(self, facts: FactArrays) -> BoolArray:
+        """Return which records the rule's condition takes, shape (n,)."""
+
+
+class MovePlan(Protocol):
+    """The moves of a compiled policy, in file order; `windows_s` are the times of its `hits in TIME` facts."""
+
+    @property
+    def rules(self) -> Sequence[MoveRule]: ...
+    @property
+    def windows_s(self) -> tuple[int, ...]: ...
