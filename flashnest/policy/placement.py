@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flashnest.policy.cells import Axis, Cells
-from flashnest.record import I64Array, Tier, U8Array, U16Array, U32Array
+from flashnest.record import Admission, I64Array, Tier, U8Array, U16Array, U32Array
 
 IndexArray = npt.NDArray[np.intp]
 
@@ -38,7 +38,9 @@ class Placement:
     """
 
     chains: tuple[tuple[Tier, ...], ...]
-    """The distinct chains of the policy, in the order of first use; `()` rejects."""
+    """The distinct chains of the policy, in the order of first use; `()` rejects. Apart where admission differs."""
+    admissions: tuple[Admission | None, ...]
+    """What each of `chains` asks before it takes a new record; None: nothing."""
     _tokens: IndexArray
     _kind: IndexArray
     _namespace: _WideAxis | None
@@ -75,6 +77,7 @@ def make_placement(cells: Cells) -> Placement:
     )
     return Placement(
         chains=chains,
+        admissions=(None,) * len(chains),
         _tokens=_byte_table(*tokens),
         _kind=_byte_table(*kind),
         _namespace=_wide(*namespace),
