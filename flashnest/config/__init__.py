@@ -18,16 +18,16 @@ from flashnest.config.platform import (
 )
 from flashnest.config.run import DecodeConfig, DraftsConfig, ReportConfig, RunConfig, TableConfig
 from flashnest.config.section import Section
-from flashnest.config.tiering import MemoryTierConfig, NvmeTierConfig, TieringConfig, TiersConfig
+from flashnest.config.tiering import DramTierConfig, NvmeTierConfig, TieringConfig, TiersConfig, VramTierConfig
 from flashnest.config.workload import WorkloadConfig
 
 __all__ = [
     "ComputeConfig",
     "DecodeConfig",
     "DraftsConfig",
+    "DramTierConfig",
     "LoadConfig",
     "MemoryConfig",
-    "MemoryTierConfig",
     "ModelConfig",
     "NvmeConfig",
     "NvmeTierConfig",
@@ -41,5 +41,6 @@ __all__ = [
     "TableConfig",
     "TieringConfig",
     "TiersConfig",
+    "VramTierConfig",
     "WorkloadConfig",
 ]

@@ -45,6 +45,7 @@ class PowerConfig(Section):
 class TableBudgetConfig(Section):
     """The record table's byte budgets on a platform; tiering files point at them."""
 
+    vram_bytes: Bytes | None = Field(alias="vram", default=None)
     dram_bytes: Bytes = Field(alias="dram")
     nvme_bytes: Bytes = Field(alias="nvme")
 

@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
 from flashnest.config.model import ModelConfig
 from flashnest.config.platform import PlatformConfig
-from flashnest.config.section import Bytes, Name, Section, problem
+from flashnest.config.section import Bytes, Name, Pause, Section, problem
 from flashnest.config.tiering import TieringConfig
 from flashnest.config.workload import WorkloadConfig
 from flashnest.record import (
@@ -46,7 +46,10 @@ class DraftsConfig(Section):
 
 
 class DecodeConfig(Section):
-    """The decode loop. `max_requests` None = workload.concurrency; `kv_pool` None = a share of the free memory."""
+    """The decode loop. `max_requests` None = workload.concurrency; `kv_pool` None = a share of the free memory.
+
+    `sweep_budget` is the time that moving records between tiers may take after each step; 0s switches it off.
+    """
 
     max_step_tokens: Annotated[int, Field(ge=CHUNK_TOKENS)] = 512
     max_requests: PositiveInt | None = None
@@ -56,6 +59,7 @@ class DecodeConfig(Section):
     ignore_eos: bool = True
     stop: tuple[Name, ...] = ()
     drafts: DraftsConfig = DraftsConfig()
+    sweep_budget_s: Pause = Field(alias="sweep_budget", default=500e-6)
 
 
 class ReportConfig(Section):
@@ -80,8 +84,10 @@ class RunConfig(Section):
 
     @property
     def max_requests(self) -> int:
-        """Requests decoded at once."""
-        return self.decode.max_requests or self.workload.concurrency
+        """Requests decoded at once: no more than the nvme tier's own limit allows."""
+        wanted = self.decode.max_requests or self.workload.concurrency
+        nvme = self.tiering.tiers.nvme
+        return wanted if nvme is None or nvme.concurrency is None else min(wanted, nvme.concurrency)
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:

@@ -48,6 +48,7 @@ def _bytes_per_s(text: str) -> float:
 Bytes = Annotated[int, Field(gt=0), _quantity(parse_bytes)]
 BytesPerS = Annotated[float, Field(gt=0), _quantity(_bytes_per_s)]
 Seconds = Annotated[float, Field(gt=0), _quantity(parse_duration_s)]
+Pause = Annotated[float, Field(ge=0), _quantity(parse_duration_s)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Name = Annotated[str, Field(min_length=1)]
 

@@ -35,13 +35,17 @@ COLD_WAIT_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """How much runs at once. `max_draft_tokens` 0 switches drafting off; learning goes on."""
+    """How much runs at once. `max_draft_tokens` 0 switches drafting off; learning goes on.
+
+    `sweep_budget_s`: time after each step for moving records between tiers.
+    """
 
     max_requests: int
     max_step_tokens: int = 512
     max_draft_tokens: int = 8
     ngram_lengths: tuple[int, ...] = NGRAM_LENGTHS
     chain_words: int = 8
+    sweep_budget_s: float = 500e-6
 
 
 class Engine:
