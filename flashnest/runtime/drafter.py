@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from flashnest.hashing import hash_positions, hash_tails
+from flashnest.hashing import hash_tails
 from flashnest.record import (
     ACCEPTED,
     CHAIN,
@@ -32,11 +32,12 @@ from flashnest.record import (
     row_kinds,
     row_words,
 )
-from flashnest.runtime.ngrams import build_rows, match_own
+from flashnest.runtime.learning import LearnQueue
+from flashnest.runtime.ngrams import match_own
 from flashnest.storage.store import Found
 
-LEARN_BATCH = 8192
-"""Records built before they are handed to the table in one call: 0.5 MB of rows, about 1 ms of inserts."""
+LEARN_POSITIONS = 1024
+"""Positions queued before their records go to the table in one call, four each by default: under 1 ms of inserts."""
 
 
 class Source(IntEnum):
@@ -146,10 +147,10 @@ class Drafter:
         self._tails = np.zeros((rows, MAX_NGRAM_TOKENS), np.int32)
         self._ends = np.zeros(rows, np.int32)
         self._own = np.zeros(2, np.int64)
-        self._learn_keys = np.zeros(LEARN_BATCH, np.uint64)
-        self._learn_rows = np.zeros((LEARN_BATCH, words), np.uint32)
-        self._learn_count = 0
-        self._grams = np.zeros((LEARN_BATCH // len(ngram_lengths), len(ngram_lengths)), np.uint64)
+        self._queue = LearnQueue()
+        records = 2 * LEARN_POSITIONS * len(ngram_lengths)
+        self._learn_keys = np.zeros(records, np.uint64)
+        self._learn_rows = np.zeros((records, words), np.uint32)
         self.drafts = Drafts.allocate(rows, max_draft_tokens)
 
     @property
@@ -217,38 +218,22 @@ class Drafter:
         """Queue the n-grams of one sequence whose continuation is now known; returns where the next call starts.
 
         Positions start.. are learnt while a full chain follows them, or any chain at all where `final`. Nothing reaches
-        the table before `flush_learned`, or a full batch.
+        the table before `flush_learned`, or a full queue.
         """
         stop = length if final else length - self._chain_words + 1
-        step = len(self._grams)
-        for at in range(max(start, int(self._lengths[0])), stop, step):
-            end = min(at + step, stop)
-            self._learn_slice(tokens, at, end, length, salt, namespace)
+        for at in range(max(start, int(self._lengths[0])), stop, LEARN_POSITIONS):
+            end = min(at + LEARN_POSITIONS, stop)
+            first, last = max(0, at - MAX_NGRAM_TOKENS), min(length, end - 1 + self._chain_words)
+            self._queue.add(tokens[first:last], at - first, end - first, salt, namespace)
+            if self._queue.positions >= LEARN_POSITIONS:
+                self.flush_learned()
         return max(start, stop)
 
-    def _learn_slice(self, tokens: I32Array, start: int, stop: int, length: int, salt: int, namespace: int) -> None:
-        if self._learn_count + (stop - start) * len(self._lengths) > LEARN_BATCH:
-            self.flush_learned()
-        grams = self._grams[: stop - start]
-        hash_positions(tokens, start, stop, np.uint64(salt), self._lengths, grams)
-        at = self._learn_count
-        self._learn_count += build_rows(
-            tokens,
-            start,
-            stop,
-            length,
-            self._lengths,
-            namespace,
-            grams,
-            self._learn_keys[at:],
-            self._learn_rows[at:],
-        )
-
     def flush_learned(self) -> None:
-        """Hand the queued records to the table in one call."""
-        if self._learn_count:
-            self._table.insert_many(self._learn_keys[: self._learn_count], self._learn_rows[: self._learn_count])
-            self._learn_count = 0
+        """Turn what is queued into records and hand them to the table in one call."""
+        if self._queue.positions:
+            count = self._queue.build(self._lengths, self._learn_keys, self._learn_rows)
+            self._table.insert_many(self._learn_keys[:count], self._learn_rows[:count])
 
     def feedback(self, keys: U64Array, tried: U32Array, agreed: U32Array) -> None:
         """Tell the table what became of its drafts; rows without a record (own text) or a draft are skipped."""

@@ -247,6 +247,7 @@ class Engine:
                 sequence.namespace,
                 final=request.finish is not None,
             )
+        self._cache.flush_published()
         self._drafter.flush_learned()
 
     def _retire(self, sequence: Sequence) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from flashnest.record import CHAIN, I32Array, Kind, U32Array, row_chain_lengths, row_kinds
 from flashnest.runtime.scheduler import LateDraft, Sequence
-from flashnest.runtime.tickets import Ticket, open_ticket
+from flashnest.runtime.tickets import Tickets, open_tickets
 from flashnest.storage.cold_reads import ColdAnswers
 
 
@@ -23,35 +23,54 @@ class LateAnswers:
 
     def take(self, answers: ColdAnswers, sequences: Mapping[int, Sequence]) -> None:
         """Deliver one drain's answers."""
-        for i, number in enumerate(answers.tickets.tolist()):
-            ticket = open_ticket(number)
-            sequence = sequences.get(ticket.request_id)
-            if sequence is None:
+        if not len(answers):
+            return
+        tickets = open_tickets(answers.tickets)
+        for i in np.flatnonzero(tickets.is_chunk).tolist():
+            sequence = sequences.get(int(tickets.request_id[i]))
+            if sequence is not None:
+                _complete_probe(sequence, int(tickets.place[i]), answers.rows[i] if answers.hit[i] else None)
+        self._take_drafts(answers, tickets, sequences)
+
+    def _take_drafts(self, answers: ColdAnswers, tickets: Tickets, sequences: Mapping[int, Sequence]) -> None:
+        """Keep each sequence's best answer: the longest match that the tokens committed meanwhile agree with.
+
+        Best first: the others of a sequence are not looked at once one fits.
+        """
+        at = np.flatnonzero(answers.hit & ~tickets.is_chunk)
+        at = at[row_kinds(answers.rows[at]) == Kind.NGRAM]
+        matched = self._lengths[tickets.length_index[at]]
+        best_first = np.argsort(tickets.place[at] - matched, kind="stable")
+        at, matched = at[best_first], matched[best_first]
+        requests, places, counts = tickets.request_id[at], tickets.place[at], row_chain_lengths(answers.rows[at])
+        done: set[int] = set()
+        for i, request_id, place, length, count in zip(
+            at.tolist(), requests.tolist(), places.tolist(), matched.tolist(), counts.tolist(), strict=True
+        ):
+            if request_id in done or (sequence := sequences.get(request_id)) is None:
                 continue
-            row = answers.rows[i] if answers.hit[i] else None
-            if ticket.is_chunk:
-                _complete_probe(sequence, ticket, row)
-            elif row is not None:
-                self._keep_draft(sequence, ticket, row, int(answers.keys[i]))
-
-    def _keep_draft(self, sequence: Sequence, ticket: Ticket, row: U32Array, key: int) -> None:
-        request = sequence.request
-        skip = request.length - ticket.place
-        count = int(row_chain_lengths(row[None])[0])
-        if row_kinds(row[None])[0] != Kind.NGRAM or skip >= count:
-            return
-        committed = request.tokens[ticket.place : request.length]
-        if not np.array_equal(row[CHAIN : CHAIN + skip].astype(np.int32), committed):
-            return
-        late = LateDraft(row.copy(), key, int(self._lengths[ticket.length_index]), skip)
-        if sequence.late is None or late.matched + late.skip > sequence.late.matched + sequence.late.skip:
-            sequence.late = late
+            row = answers.rows[i]
+            skip = sequence.request.length - place
+            if skip < count and _agrees(row, sequence, place, skip):
+                done.add(request_id)
+                _keep(sequence, LateDraft(row.copy(), int(answers.keys[i]), length, skip))
 
 
-def _complete_probe(sequence: Sequence, ticket: Ticket, row: U32Array | None) -> None:
+def _agrees(row: U32Array, sequence: Sequence, place: int, skip: int) -> bool:
+    """Whether the tokens committed since the question are the head of the record's chain."""
+    committed = sequence.request.tokens[place : place + skip]
+    return bool((row[CHAIN : CHAIN + skip] == committed.view(np.uint32)).all())
+
+
+def _keep(sequence: Sequence, late: LateDraft) -> None:
+    if sequence.late is None or late.matched + late.skip > sequence.late.matched + sequence.late.skip:
+        sequence.late = late
+
+
+def _complete_probe(sequence: Sequence, chunk: int, row: U32Array | None) -> None:
     probe = sequence.probe
     if probe is None:
         return
     probe.pending -= 1
     if row is not None:
-        probe.take(ticket.place, row)
+        probe.take(chunk, row)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from flashnest.hashing import hash_tail
 from flashnest.jit import kernel
 from flashnest.record import CHAIN, I32Array, I64Array, U32Array, U64Array
 
@@ -33,36 +34,31 @@ def match_own(tokens: I32Array, length: int, shortest: int, longest: int, out: I
 
 
 @kernel
-def build_rows(
-    tokens: I32Array,
-    start: int,
-    stop: int,
-    length: int,
-    lengths: I32Array,
-    namespace: int,
-    grams: U64Array,
-    keys: U64Array,
-    rows: U32Array,
+def learn_spans(
+    text: I32Array, spans: I64Array, salts: U64Array, lengths: I32Array, keys: U64Array, rows: U32Array
 ) -> int:
-    """Turn hashed positions start..stop-1 of one sequence into n-gram records; returns how many were written.
+    """Turn spans of sequences into n-gram records; returns how many were written.
 
-    grams uint64 (stop - start, k) as from `hash_positions`; keys (m,) and rows (m, words) receive the records;
-    a record's chain is what follows its position, cut at `length`.
+    text int32 (t,): the spans' tokens one after the other. spans int64 (s, 5): where a span's text begins in `text`,
+    the positions start..stop-1 whose n-grams are learnt, and where the text ends, all counted from there, then the
+    namespace id. salts uint64 (s,). lengths int32 (k,) ascending. keys uint64 (m,) and rows uint32 (m, words) receive
+    the records. An n-gram ends before its position, its chain is what follows, cut at the end of the text.
     """
     width = rows.shape[1] - CHAIN
+    grams = np.empty(lengths.shape[0], np.uint64)
     count = 0
-    for p in range(start, stop):
-        chain = min(width, length - p)
-        for i in range(lengths.shape[0]):
-            key = grams[p - start, i]
-            if key == np.uint64(0):
-                continue
-            row = rows[count]
-            row[:] = 0
-            row[0] = (lengths[i] << 8) | (chain << 16)
-            row[1] = namespace
-            for j in range(chain):
-                row[CHAIN + j] = tokens[p + j]
-            keys[count] = key
-            count += 1
+    for s in range(spans.shape[0]):
+        base, end = spans[s, 0], spans[s, 3]
+        tokens = text[base : base + end]
+        for p in range(spans[s, 1], spans[s, 2]):
+            chain = min(width, end - p)
+            for i in range(hash_tail(tokens, p, lengths, salts[s], grams)):
+                row = rows[count]
+                row[:] = 0
+                row[0] = (lengths[i] << 8) | (chain << 16)
+                row[1] = spans[s, 4]
+                for j in range(chain):
+                    row[CHAIN + j] = tokens[p + j]
+                keys[count] = grams[i]
+                count += 1
     return count

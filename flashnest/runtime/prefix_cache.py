@@ -91,6 +91,7 @@ class PrefixCache:
         self._kv_version = kv_version
         self._words = words
         self._found = Found.allocate(max_chunks, words)
+        self._published: list[tuple[U64Array, U32Array]] = []
 
     def lineage(self, salt: int) -> Lineage:
         """Return a fresh sequence's lineage, seeded by its namespace's salt and the model's kv_version."""
@@ -151,7 +152,10 @@ class PrefixCache:
         self._table.feedback_many(keys, np.full(len(keys), CHUNK_TOKENS, np.uint32), np.zeros(len(keys), np.uint32))
 
     def publish(self, request: Request, lineage: Lineage) -> None:
-        """Register the sequence's newly completed chunks, whose KV is computed and final, and insert their records."""
+        """Register the sequence's newly completed chunks, whose KV is computed and final.
+
+        Their records reach the table with `flush_published`, those of all sequences of a step in one call.
+        """
         start = lineage.chunks * CHUNK_TOKENS
         stop = request.computed // CHUNK_TOKENS * CHUNK_TOKENS
         if stop <= start:
@@ -168,7 +172,14 @@ class PrefixCache:
             self._pool.register(block, chunk)
             rows[i, CHUNK_BLOCK] = block
             lineage.advance(chunk)
-        self._table.insert_many(fresh.keys, rows)
+        self._published.append((fresh.keys, rows))
+
+    def flush_published(self) -> None:
+        """Insert the records of what was published since the last call."""
+        if self._published:
+            keys, rows = (np.concatenate(parts) for parts in zip(*self._published, strict=True))
+            self._published.clear()
+            self._table.insert_many(keys, rows)
 
     def _chunk(self, request: Request, index: int, digest: U32Array, parent: bytes) -> Chunk:
         return Chunk(

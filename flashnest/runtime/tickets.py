@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from flashnest.record import MAX_NGRAM_LENGTHS
+from flashnest.record import MAX_NGRAM_LENGTHS, BoolArray, I64Array
 
 _CHUNK_BIT = 62
 _REQUEST_SHIFT = 24
@@ -20,13 +20,13 @@ MAX_PLACE = _PLACE_MASK
 """Longest sequence a ticket can name: 2,097,151 tokens."""
 
 
-class Ticket(NamedTuple):
-    """A ticket taken apart; `place` and `length_index` as in the module's table."""
+class Tickets(NamedTuple):
+    """Tickets taken apart, arrays of shape (n,): is_chunk bool, the others int64, as in the module's table."""
 
-    is_chunk: bool
-    request_id: int
-    place: int
-    length_index: int
+    is_chunk: BoolArray
+    request_id: I64Array
+    place: I64Array
+    length_index: I64Array
 
 
 def ngram_ticket(request_id: int, length: int) -> int:
@@ -39,8 +39,9 @@ def chunk_ticket(request_id: int, index: int) -> int:
     return 1 << _CHUNK_BIT | request_id << _REQUEST_SHIFT | index << _PLACE_SHIFT
 
 
-def open_ticket(ticket: int) -> Ticket:
-    """Take a ticket apart."""
-    is_chunk = bool(ticket >> _CHUNK_BIT)
-    rest = ticket & ((1 << _CHUNK_BIT) - 1)
-    return Ticket(is_chunk, rest >> _REQUEST_SHIFT, rest >> _PLACE_SHIFT & _PLACE_MASK, rest & 0b111)
+def open_tickets(tickets: I64Array) -> Tickets:
+    """Take tickets, int64 (n,), apart."""
+    rest = tickets & ((1 << _CHUNK_BIT) - 1)
+    return Tickets(
+        (tickets >> _CHUNK_BIT) != 0, rest >> _REQUEST_SHIFT, rest >> _PLACE_SHIFT & _PLACE_MASK, rest & 0b111
+    )

@@ -9,7 +9,7 @@ from flashnest.record import CHUNK_TOKENS, BoolArray, I32Array, I64Array, Tier, 
 from flashnest.runtime.kv_pool import BlockPool
 from flashnest.runtime.prefix_cache import Lineage, PrefixCache, block_of
 from flashnest.runtime.request import Prompt, Request, SamplingParams
-from flashnest.runtime.tickets import open_ticket
+from flashnest.runtime.tickets import open_tickets
 from flashnest.storage.store import Found, State
 from flashnest.storage.table import DramTable
 
@@ -25,8 +25,8 @@ class ChunkTableOf:
 
     def lookup_many(self, keys: U64Array, tickets: I64Array, found: Found) -> None:
         self.table.lookup_many(keys, found)
-        for i, ticket in enumerate(tickets.tolist()):
-            if open_ticket(ticket).place in self.pending_chunks:
+        for i, place in enumerate(open_tickets(tickets).place.tolist()):
+            if place in self.pending_chunks:
                 found.state[i] = State.PENDING
 
     def insert_many(self, keys: U64Array, rows: U32Array) -> BoolArray:
@@ -64,6 +64,7 @@ class Setup:
         request.blocks += blocks
         request.computed = len(tokens)
         self.cache.publish(request, lineage)
+        self.cache.flush_published()
         return request
 
     def _lineage_of(self, request: Request) -> Lineage:
