@@ -79,7 +79,7 @@ class Stream:
             for request in event.finished:
                 self.app.compute.forget(request)
                 self._submit()
-            if keep and event.running == self.app.concurrency and event.forward_tokens:
+            if keep and event.running + len(event.finished) == self.app.concurrency and event.forward_tokens:
                 self.steps.append(event)
         self.app.router.flush()
 
@@ -119,7 +119,14 @@ def measure(names: Sequence[str], common: Sequence[str], *, rounds: int, block: 
         figures = {stream.name: stream.figures() for stream in streams}
     reference = figures[REFERENCE]
     return [
-        Result(case, {"tiering": name, "streams": streams[0].app.concurrency}, value, unit_of(case), REFERENCE, reference[case])
+        Result(
+            case,
+            {"tiering": name, "streams": streams[0].app.concurrency},
+            value,
+            unit_of(case),
+            REFERENCE,
+            reference[case],
+        )
         for name, found in figures.items()
         for case, value in found.items()
         if case in reference
