@@ -26,13 +26,40 @@ _TIER_COUNTERS: Final = ("lookups", "hits", "inserts", "updates", "removes", "re
 
 @dataclass(frozen=True, slots=True)
 class ColdFigures:
-    """Cold reads since the store was opened: keys asked of NVMe, answered in time, answered late, given up, failed."""
+    """The cold tier since it was opened.
+
+    Reads, in keys: asked of NVMe, answered in time, answered late, given up, failed. The filter in front: keys asked,
+    refused, let through in vain, its bytes. `engine` and `io` say what reads the drive; bytes_written: records' own.
+    """
 
     queued: int
     answered: int
     late: int
     dropped: int
     failed: int = 0
+    filter_query_total: int = 0
+    filter_negative_total: int = 0
+    filter_false_positive_total: int = 0
+    filter_bytes: int = 0
+    bytes_written: int = 0
+    engine: str = ""
+    io: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveFigures:
+    """What one rule of the policy moved: records and their bytes; refused: there was no room where they should go.
+
+    ping_pongs: moves of records that had just come the other way; suspensions: times the rule was stopped for that.
+    """
+
+    rule: str
+    action: str
+    moved: int
+    bytes: int
+    refused: int
+    ping_pongs: int
+    suspensions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +77,7 @@ class ReportInput:
     config: the whole run configuration, JSON-ready; compute: the back end's name; emulated: one sentence for each part
     that is emulated, empty where nothing is; storage_latency: "real" or "modelled"; command: argv; started_at: ISO
     8601; workload: what the prompts are and their measured shares; tiers: figures of the open tiers; cold: None without
-    a cold tier; hash_mismatches: KV hits refused by comparing tokens.
+    a cold tier; moves: one for each rule that moves records; hash_mismatches: KV hits refused by comparing tokens.
     """
 
     config: Mapping[str, Json]
@@ -72,6 +99,7 @@ class ReportInput:
     cold: ColdFigures | None
     host: HostChange
     hash_mismatches: int | None = None
+    moves: tuple[MoveFigures, ...] = ()
     storage_latency: str = "real"
     energy: EnergyFigures | None = None
 
@@ -148,6 +176,9 @@ def _ngram(given: ReportInput) -> Section:
         "keys": lookups.keys,
         "tiers": {tier.name.lower(): _tier(given.tiers.get(tier)) for tier in Tier},
         "cold": cold,
+        "moves": [dict(asdict(rule)) for rule in given.moves],
+        "sweep_s": given.metrics.sweep_s,
+        "sweep_max_ms": given.metrics.sweep_max_s * 1e3,
     }
 
 
@@ -232,7 +263,8 @@ _NGRAM_KEYS: Final = (
     *_under("lookup_ns", ("mean", "p50", "p99")),
     *("lookups", "hits", "hit_ratio", "keys"),
     *(f"tiers.{t}.{k}" for t in ("vram", "dram", "nvme") for k in (*_TIER_STATE, *_TIER_COUNTERS)),
-    *_under("cold", ("queued", "answered", "late", "dropped", "failed")),
+    *_under("cold", tuple(ColdFigures.__slots__)),
+    *("moves", "sweep_s", "sweep_max_ms"),
 )
 _HOST_KEYS: Final = (
     *("page_cache_delta_bytes", "page_tables_bytes", "disk_read_bytes", "disk_write_bytes", "disk_util"),

@@ -24,6 +24,7 @@ _LATENCIES: Final = {
     "e2el_ms": "E2EL: end to end",
 }
 _PERCENTILES: Final = ("mean", "p50", "p90", "p99")
+_COLD_READS: Final = ("queued", "answered", "late", "dropped", "failed")
 
 
 def render_report(report: Mapping[str, Json]) -> RenderableType:
@@ -120,20 +121,54 @@ def _ngram(report: Mapping[str, Json]) -> Group:
         ("Lookups / hits", f"{_slash(section, 'lookups', 'hits')} ({share_text(_number(section, 'hit_ratio'))})"),
         ("Lookup ns a key", ", ".join(f"{name} {number_text(_number(lookup_ns, name))}" for name in lookup_ns)),
     ]
-    cold = _section(report, "ngram.cold")
-    if cold["queued"] is not None:
-        rows.append(("Cold reads", ", ".join(f"{name} {count_text(_number(cold, name))}" for name in cold)))
+    rows += _cold(_section(report, "ngram.cold"))
     table = _columns("Tier", 6, ("records", "fill", "bytes", "budget", "hits", "hit rate"), 10)
     for name, stats in _section(report, "ngram.tiers").items():
         _add_tier(table, name, cast(Section, stats))
-    return Group(_pairs("N-gram and chunk table", rows), table)
+    return Group(_pairs("N-gram and chunk table", rows), table, *_moves(section))
+
+
+def _cold(cold: Section) -> list[tuple[str, str]]:
+    if cold["queued"] is None:
+        return []
+    asked, negative = _number(cold, "filter_query_total"), _number(cold, "filter_negative_total")
+    wrong = _number(cold, "filter_false_positive_total")
+    reads = ", ".join(f"{name} {count_text(_number(cold, name))}" for name in _COLD_READS)
+    engine = f"{cold['engine']}, {cold['io']}" if cold["io"] else str(cold["engine"])
+    return [
+        ("Cold reads", f"{reads} ({engine})"),
+        (
+            "Cold filter",
+            f"{count_text(asked)} asked, {share_text(_of(negative, asked))} absent, "
+            f"{share_text(_of(wrong, asked))} read in vain, {bytes_text(_number(cold, 'filter_bytes'))}",
+        ),
+    ]
+
+
+def _moves(section: Section) -> list[RenderableType]:
+    """Return the rules that move records, where the policy has any."""
+    rules = cast(list[Section], section["moves"])
+    if not rules:
+        return []
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    table.add_column("Rule", max_width=_WIDTH - 34)
+    for name in ("moved", "refused", "ping-pong"):
+        table.add_column(name, justify="right", min_width=10, no_wrap=True)
+    for rule in rules:
+        figures = (count_text(_number(rule, name)) for name in ("moved", "refused", "ping_pongs"))
+        table.add_row(Text(str(rule["rule"])), *figures)
+    return [Text(), table]
+
+
+def _of(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part is not None and whole else None
 
 
 def _add_tier(table: Table, name: str, stats: Section) -> None:
     if stats["records"] is None:
         return
     lookups, hits = _number(stats, "lookups"), _number(stats, "hits")
-    rate = hits / lookups if lookups and hits is not None else None
+    rate = _of(hits, lookups)
     used, budget = bytes_text(_number(stats, "bytes")), bytes_text(_number(stats, "budget_bytes"))
     fill = share_text(_number(stats, "fill"))
     table.add_row(name, count_text(_number(stats, "records")), fill, used, budget, count_text(hits), share_text(rate))

@@ -50,7 +50,8 @@ class Distribution:
 class Step:
     """One engine step. `running` counts the sequences in the pass, `decoding` those that were given new tokens.
 
-    drafts: sequences whose draft was verified; drafted, accepted: their tokens; committed: output tokens kept.
+    drafts: sequences whose draft was verified; drafted, accepted: their tokens; committed: output tokens kept;
+    sweep_s: the step's time for moving records between tiers.
     """
 
     duration_s: float
@@ -62,6 +63,7 @@ class Step:
     drafts: int = 0
     drafted: int = 0
     accepted: int = 0
+    sweep_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -117,7 +119,7 @@ class RunMetrics:
         self.prompt_tokens = 0
         self.reused_tokens = 0
         self.steps = self.forward_tokens = self.committed = self.decoding = 0
-        self.forward_s = self._running_s = 0.0
+        self.forward_s = self._running_s = self.sweep_s = self.sweep_max_s = 0.0
         self.drafts = DraftCounts()
         self.drafts_by_source: dict[str, DraftCounts] = {}
         self._lookup_s = 0.0
@@ -176,6 +178,8 @@ class RunMetrics:
         self.steps += 1
         self._step_s.append(step.duration_s)
         self.forward_s += step.forward_s
+        self.sweep_s += step.sweep_s
+        self.sweep_max_s = max(self.sweep_max_s, step.sweep_s)
         self.forward_tokens += step.forward_tokens
         self.committed += step.committed
         self.decoding += step.decoding

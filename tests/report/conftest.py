@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flashnest.record import Tier
-from flashnest.report.model import ColdFigures, ReportInput
+from flashnest.report.model import ColdFigures, MoveFigures, ReportInput
 from flashnest.storage.store import StoreStats
 from flashnest.telemetry.host import HostChange
 from flashnest.telemetry.machine import Machine
@@ -59,7 +59,20 @@ def given() -> ReportInput:
             Tier.DRAM: StoreStats(12_345_678, 7 << 30, 14 << 30, 1000, 423, 9, 8, 7, 6, 5, 0.5),
             Tier.NVME: StoreStats(456, 1 << 20, 64 << 30, 577, 12, 4, 3, 2, 1, 0, 0.25),
         },
-        cold=ColdFigures(queued=577, answered=560, late=12, dropped=5),
+        cold=ColdFigures(
+            queued=577,
+            answered=560,
+            late=12,
+            dropped=5,
+            filter_query_total=9000,
+            filter_negative_total=8400,
+            filter_false_positive_total=23,
+            filter_bytes=1 << 20,
+            bytes_written=4096,
+            engine="slots",
+            io="io_uring",
+        ),
+        moves=(MoveFigures("promote hits >= 3 from nvme to dram at most 2000 rec/s", "promote", 41, 2952, 2, 1, 0),),
         host=HostChange(-(3 << 20), 2 << 20, 4096, 8192, 0.25, 1 << 30, 2 << 30),
         hash_mismatches=0,
     )
