@@ -58,6 +58,19 @@ def test_report_shows_its_figures(given: ReportInput) -> None:
     assert "Energy" not in text
 
 
+def test_report_shows_the_cold_tier_and_what_rules_moved(given: ReportInput) -> None:
+    text = _printed(given)
+    assert "(slots, io_uring)" in " ".join(text.split())
+    assert "9,000 asked, 93.3 % absent, 0.3 % read in vain" in " ".join(text.split())
+    assert "promote hits >= 3" in text
+    assert next(line for line in text.splitlines() if line.startswith("Rule")).split()[1:] == [
+        "moved",
+        "refused",
+        "ping-pong",
+    ]
+    assert "Rule" not in _printed(replace(given, moves=()))
+
+
 def test_report_of_an_interrupted_run_says_so_and_shows_no_number_it_lacks(bare: ReportInput) -> None:
     text = _printed(bare)
     assert "Interrupted" in text
