@@ -8,63 +8,23 @@ key after the other, as the field report's L2 did (facts F7, R3).
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 import numpy as np
 
 from flashnest.record import BoolArray, I64Array, Tier, U32Array, U64Array
-from flashnest.storage.cold_reads import READ_KEYS, Clock, ColdAnswers, ReadQueue
+from flashnest.storage.cold_options import ColdOptions, ColdStats
+from flashnest.storage.cold_reads import Clock, ColdAnswers, ReadQueue
+from flashnest.storage.cold_scan import ColdScan
 from flashnest.storage.cold_writes import WriteBuffer
 from flashnest.storage.filter import MembershipFilter
 from flashnest.storage.marks import ReplaceMarks
 from flashnest.storage.store import ClockS, ColdStore, Found, State, StoreStats
+from flashnest.storage.touches import Touches
 
-
-@dataclass(frozen=True, slots=True)
-class ColdOptions:
-    """How a cold tier reads and writes.
-
-    `queue_keys`: most keys under way; `batch_keys`: most that the store is asked at once. `threaded` False is for
-    tests: nothing happens until `pump`.
-    """
-
-    blocking: bool = False
-    queue_keys: int = 4096
-    batch_keys: int = READ_KEYS
-    deadline_s: float = 0.25
-    buffer_bytes: int = 8 << 20
-    flush_records: int = 16384
-    flush_interval_s: float = 5.0
-    threaded: bool = True
+__all__ = ["ColdOptions", "ColdStats", "ColdTier"]
 
 
 _DEFAULTS = ColdOptions()
-
-
-@dataclass(frozen=True, slots=True)
-class ColdStats:
-    """Counters of a cold tier since it was opened, in keys or records unless they say bytes.
-
-    queued: reads accepted; answered: of these, answered by the store; late: answered as a miss at their deadline;
-    errors: answered as a miss because the store failed; dropped: not accepted, too many under way; known: inserts
-    skipped because the record is there; write_errors: records and removals lost to a failing disk.
-    """
-
-    queued: int
-    answered: int
-    late: int
-    dropped: int
-    errors: int
-    filter_queries: int
-    filter_negative: int
-    filter_false_positive: int
-    filter_bytes: int
-    buffered_hits: int
-    buffer_bytes: int
-    known: int
-    bytes_written: int
-    write_errors: int
-    corrupt: int
 
 
 class ColdTier:
@@ -81,13 +41,14 @@ class ColdTier:
     ) -> None:
         """Read every key of the store into a fresh filter and start the threads. Takes the store over."""
         self.tier = Tier.NVME
-        self._store, self._options = store, options
+        self._store, self._options, self._clock_s = store, options, clock_s
         self._one = Found.allocate(1, words)
         self._filter = MembershipFilter(len(store) + len(store) // 2)
         for keys in store.scan_keys():
             self._filter.add_many(keys)
         self._removed = MembershipFilter()  # the filter cannot forget: what it must not call known
         self._marks = ReplaceMarks()
+        self._touches = Touches(options.touch_bytes)
         threaded = options.threaded
         self._writes = WriteBuffer(
             store,
@@ -99,6 +60,7 @@ class ColdTier:
             clock_s=clock_s,
             threaded=threaded,
         )
+        self._scan = ColdScan(store, self._writes, words)
         self._reads = ReadQueue(
             store,
             words=words,
@@ -118,6 +80,7 @@ class ColdTier:
         self._filter.may_hold(keys)
         self._marks.add_many(keys, none, none)
         self._marks.wrong_many(keys)
+        self._touches.compile()
 
     @property
     def blocking(self) -> bool:
@@ -151,6 +114,7 @@ class ColdTier:
             self._missed(key)
             return None
         self._hits += 1
+        self.touch_many(key)
         row: U32Array = self._one.rows[0]
         return row
 
@@ -172,7 +136,10 @@ class ColdTier:
     def drain(self) -> ColdAnswers:
         """Return the answers that are ready; see `ReadQueue.drain`."""
         answers = self._reads.drain()
-        self._hits += int(np.count_nonzero(answers.hit))
+        if len(answers):
+            found = answers.keys[answers.hit]
+            self._hits += len(found)
+            self.touch_many(found)
         absent = self._reads.take_absent()
         if len(absent):
             self._missed(absent)
@@ -218,6 +185,7 @@ class ColdTier:
         """Remove records that may be here; returns which removals were taken, (n,). They answer MISS from now on."""
         taken = self._writes.forget_many(keys)
         self._removed.add_many(keys[taken])
+        self._touches.forget_many(keys[taken])
         self._removes += int(np.count_nonzero(taken))
         return taken
 
@@ -225,6 +193,49 @@ class ColdTier:
         """Note what became of drafts, in DRAM only: where drafts keep failing the next learn replaces the record."""
         self._writes.feedback_many(keys, drafted, accepted)
         self._marks.add_many(keys, drafted, accepted)
+
+    def touch_many(self, keys: U64Array) -> None:
+        """Note a hit of cold records, (n,), in DRAM: never a write to NVMe. `drain` and `read_now` do so themselves."""
+        self._touches.touch_many(keys, self._clock_s())
+
+    def facts_many(self, keys: U64Array, rows: U32Array) -> None:
+        """Add what DRAM knows of the use of cold records to their rows, (n, words), in place: HITS, LAST_ACCESS."""
+        self._touches.merge_many(keys, rows)
+
+    @property
+    def scan_position(self) -> int:
+        """Where the next `scan_ask` starts, the store's own; 0: a new pass over all records."""
+        return self._scan.position
+
+    def scan_ask(self, records: int) -> None:
+        """Have the writer read about `records` more records when it has nothing to write. One question at a time."""
+        self._scan.ask(records)
+
+    def scan_take(self) -> tuple[U64Array, U32Array] | None:
+        """Return, once, what `scan_ask` read: keys (n,), rows (n, words) with facts merged in; None until it is ready.
+
+        Records that were replaced or removed meanwhile, or whose newer row waits in the buffer, are left out. A failed
+        read brings none and starts the next pass.
+        """
+        taken = self._scan.take()
+        if taken is not None:
+            self.facts_many(*taken)
+        return taken
+
+    @property
+    def pending_records(self) -> int:
+        """Records and removals that wait to be written."""
+        return len(self._writes)
+
+    @property
+    def free_records(self) -> int:
+        """How many more records the write buffer takes before a batch must be sealed."""
+        return self._writes.free_records
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether the writer is at work on a batch: once the buffer is full too, records are refused."""
+        return self._writes.is_writing
 
     def flush(self) -> None:
         """Return when every record taken is on disk, or was given up as unwritable."""
@@ -236,6 +247,10 @@ class ColdTier:
         self._reads.pump()
         self._writes.pump()
         self._tick()
+
+    def pump_slice(self) -> bool:
+        """Like `pump` for one batch or one slice of background work; returns False where there was nothing to do."""
+        return self._writes.pump_slice()
 
     def stats(self) -> StoreStats:
         """Return the tier's figures: `records` counts what is stored and what waits in the buffer."""

@@ -1,38 +1,20 @@
 """New records of a cold tier: gathered in DRAM, written in batches by a thread of their own. Never grows.
 
-Two tables of fixed size take turns: one gathers, the other is being written. While the writer is behind, what does not
-fit is refused. A removal is a record too, a tombstone, until the batch that carries it is on disk.
+Two tables of fixed size take turns: one gathers, the other is being written and does not change. While the writer is
+behind, what does not fit is refused. A removal is a record too, a tombstone, until the batch that carries it is on
+disk.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
-from dataclasses import dataclass
-from typing import Final
-
 import numpy as np
 
 from flashnest.record import META, BoolArray, Tier, U32Array, U64Array
+from flashnest.storage.cold_pace import Errand
 from flashnest.storage.cold_reads import Clock
+from flashnest.storage.cold_worker import NO_KEYS, TOMBSTONE, ColdWorker, WriteJob
 from flashnest.storage.store import ClockS, ColdStore, Found, State
 from flashnest.storage.table import DramTable
-
-_TOMBSTONE: Final = 0xFF
-"""Kind code of a removal; no record has it."""
-
-_log = logging.getLogger("flashnest.storage")
-
-
-@dataclass(slots=True)
-class _Job:
-    """One sealed batch. The writer fills `stored` or `failed`, then sets `done`."""
-
-    keys: U64Array
-    rows: U32Array
-    removes: U64Array
-    stored: BoolArray | None = None
-    done: bool = False
 
 
 class WriteBuffer:
@@ -62,16 +44,13 @@ class WriteBuffer:
         self._flush_records = min(flush_records, self._active.max_records)
         self._flush_interval_s = flush_interval_s
         self._since: float | None = None
-        self._job: _Job | None = None
-        self._changed = threading.Condition()
-        self._stopping = self._complained = False
+        self._removes: list[U64Array] = []
+        self._job: WriteJob | None = None
+        self._boundary = False
+        self._watched: list[U64Array] | None = None
         self.rejected = self.errors = self.bytes_written = 0
-        self.lost = np.zeros(0, np.uint64)
-        self._thread = (
-            threading.Thread(target=self._run, name="flashnest-cold-writes", daemon=True) if threaded else None
-        )
-        if self._thread:
-            self._thread.start()
+        self._lost = NO_KEYS
+        self._worker = ColdWorker(store, threaded=threaded)
 
     @property
     def bytes_used(self) -> int:
@@ -81,6 +60,24 @@ class WriteBuffer:
     def __len__(self) -> int:
         return len(self._active) + len(self._sealed)
 
+    @property
+    def free_records(self) -> int:
+        """How many more records fit before a batch must be sealed."""
+        return self._active.free_records
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a sealed batch is not on disk yet: the next one has to wait for it."""
+        return self._job is not None and not self._job.done
+
+    @property
+    def growth(self) -> int:
+        """Records that what waits here will add to the store; removals count against it."""
+        removes = sum(len(part) for part in self._removes)
+        if self._job is not None:
+            removes += len(self._job.removes)
+        return len(self) - 2 * removes
+
     def lookup_many(self, keys: U64Array, found: Found) -> BoolArray:
         """Answer from the buffer; returns which keys it knows, (n,): found here, or removed and therefore a MISS."""
         n = len(keys)
@@ -89,17 +86,21 @@ class WriteBuffer:
             return np.zeros(n, np.bool_)
         self._active.lookup_many(keys, found)
         known: BoolArray = found.state[:n] == State.HIT
-        if len(self._sealed):
-            rest = np.flatnonzero(~known)
-            older = Found.allocate(len(rest), self._words)
-            self._sealed.lookup_many(keys[rest], older)
-            hits = older.state == State.HIT
-            found.state[rest[hits]], found.tier[rest[hits]] = State.HIT, Tier.NVME
-            found.rows[rest[hits]] = older.rows[hits]
-            known[rest[hits]] = True
-        gone = known & ((found.rows[:n, META] & 0xFF) == _TOMBSTONE)
-        found.state[:n][gone] = State.MISS
+        if len(self._sealed) and not known.all():
+            self._lookup_sealed(keys, found, known)
+        if known.any():
+            gone = known & ((found.rows[:n, META] & 0xFF) == TOMBSTONE)
+            found.state[:n][gone] = State.MISS
         return known
+
+    def _lookup_sealed(self, keys: U64Array, found: Found, known: BoolArray) -> None:
+        rest = np.flatnonzero(~known)
+        older = Found.allocate(len(rest), self._words)
+        self._sealed.lookup_many(keys[rest], older)
+        hits = older.state == State.HIT
+        found.state[rest[hits]], found.tier[rest[hits]] = State.HIT, Tier.NVME
+        found.rows[rest[hits]] = older.rows[hits]
+        known[rest[hits]] = True
 
     def gathers_many(self, keys: U64Array) -> BoolArray:
         """Return which keys wait in the table that still gathers, (n,)."""
@@ -114,24 +115,28 @@ class WriteBuffer:
             stored[left] = self._active.insert_fitting(keys[left], rows[left])
         if self._since is None and len(self._active):
             self._since = self._clock()
-        self.tick()
         return stored
 
     def forget_many(self, keys: U64Array) -> BoolArray:
         """Gather removals; returns which were taken, (n,)."""
         rows = np.zeros((len(keys), self._words), np.uint32)
-        rows[:, META] = _TOMBSTONE
-        return self.put_many(keys, rows)
+        rows[:, META] = TOMBSTONE
+        taken = self.put_many(keys, rows)
+        if taken.any():
+            self._removes.append(keys[taken])
+        return taken
 
     def feedback_many(self, keys: U64Array, drafted: U32Array, accepted: U32Array) -> None:
         """Add draft counts to records that still gather."""
-        self._active.feedback_many(keys, drafted, accepted)
+        if len(self._active):
+            self._active.feedback_many(keys, drafted, accepted)
 
     def tick(self) -> None:
         """Take notice of a finished write; seal a batch that is large or old enough."""
         self._reap()
-        due = self._since is not None and self._clock() - self._since >= self._flush_interval_s
-        if len(self._active) >= self._flush_records or (due and len(self._active)):
+        if self._since is None:
+            return
+        if len(self._active) >= self._flush_records or self._clock() - self._since >= self._flush_interval_s:
             self._seal()
 
     def _seal(self) -> bool:
@@ -139,42 +144,52 @@ class WriteBuffer:
         self._reap()
         if self._job is not None or not len(self._active):
             return False
-        parts = list(self._active.scan())
-        keys, rows = np.concatenate([k for k, _ in parts]), np.concatenate([r for _, r in parts])
-        gone = (rows[:, META] & 0xFF) == _TOMBSTONE
-        job = _Job(keys[~gone], rows[~gone], keys[gone])
+        removes = np.concatenate(self._removes) if self._removes else NO_KEYS
+        self._job = WriteJob(self._active, removes)
+        self._removes.clear()
         self._active, self._sealed = self._sealed, self._active
-        self._since = None
-        with self._changed:
-            self._job = job
-            self._changed.notify_all()
+        self._since, self._boundary = None, True
+        self._worker.submit(self._job)
         return True
 
+    def take_boundary(self) -> bool:
+        """Return, once, whether a batch was sealed, or none gathers and none is under way.
+
+        An errand run now starts after that batch, so it finds on disk all that came before this moment.
+        """
+        boundary, self._boundary = self._boundary, False
+        return boundary or (self._job is None and not len(self._active))
+
+    def run_errand(self, errand: Errand, *, first: bool = False) -> None:
+        """Have the writer's thread do an errand; see `ColdWorker.run_errand`."""
+        self._worker.run_errand(errand, first=first)
+
+    def watch(self) -> None:
+        """Remember from now on which keys are written or removed, until `unwatch`."""
+        self._watched = []
+
+    def changed_many(self, keys: U64Array) -> BoolArray:
+        """Return which keys wait here, or were written or removed since `watch`, (n,)."""
+        self._reap()
+        changed = self._active.contains_many(keys)
+        if len(self._sealed):
+            changed |= self._sealed.contains_many(keys)
+        for part in self._watched or ():
+            changed |= np.isin(keys, part)
+        return changed
+
+    def unwatch(self) -> None:
+        """End a `watch`."""
+        self._watched = None
+
     def pump(self) -> None:
-        """Write the sealed batch, if any, in the caller's thread. Only without `threaded`."""
-        if self._job is not None and not self._job.done:
-            self._write(self._job)
+        """Write the sealed batch, if any, and finish the errands, in the caller's thread. Only without `threaded`."""
+        while self._worker.work():
+            pass
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._stopping or (self._job is not None and not self._job.done))
-                if self._stopping:
-                    return
-                job = self._job
-            if job is not None:
-                self._write(job)
-
-    def _write(self, job: _Job) -> None:
-        try:
-            job.stored = self._store.write_many(job.keys, job.rows, job.removes)
-        except Exception as error:  # whatever an engine or a disk raises: the run goes on without these records
-            if not self._complained:
-                self._complained = True
-                _log.warning("cold writes fail, their records are dropped: %s", error)
-        with self._changed:
-            job.done = True
-            self._changed.notify_all()
+    def pump_slice(self) -> bool:
+        """Like `pump`, one batch or one slice of an errand; returns False where there was nothing to do."""
+        return self._worker.work()
 
     def _reap(self) -> None:
         job = self._job
@@ -182,17 +197,19 @@ class WriteBuffer:
             return
         self._job = None
         self._sealed.clear()
-        if job.stored is None:
+        if self._watched is not None:
+            self._watched += [job.keys, job.removes]
+        if len(job.lost):
+            self._lost = np.concatenate([self._lost, job.lost])
+        if job.failed:
             self.errors += len(job.keys) + len(job.removes)
-            self.lost = job.keys
         else:
-            self.rejected += int(len(job.keys) - np.count_nonzero(job.stored))
-            self.lost = job.keys[~job.stored]
-            self.bytes_written += int(np.count_nonzero(job.stored)) * self._store.value_bytes
+            self.rejected += len(job.lost)
+            self.bytes_written += job.stored * self._store.value_bytes
 
     def take_lost(self) -> U64Array:
         """Return the keys of records that were gathered and could not be written, once."""
-        lost, self.lost = self.lost, np.zeros(0, np.uint64)
+        lost, self._lost = self._lost, NO_KEYS
         return lost
 
     def flush(self) -> None:
@@ -202,23 +219,13 @@ class WriteBuffer:
             self._finish_job()
 
     def _finish_job(self) -> None:
-        if self._job is None:
-            return
-        if self._thread is None:
-            self.pump()
-        else:
-            job = self._job
-            with self._changed:
-                self._changed.wait_for(lambda: job.done)
-        self._reap()
+        if self._job is not None:
+            self._worker.wait_for(self._job)
+            self._reap()
 
     def close(self) -> None:
         """Flush, stop the writer and give the memory back."""
         self.flush()
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
-        if self._thread:
-            self._thread.join()
+        self._worker.close()
         self._active.close()
         self._sealed.close()

@@ -218,25 +218,35 @@ class LmdbStore:
                 rows = np.frombuffer(b"".join(row for _, row in whole), np.uint32).reshape(-1, self._words)
                 yield keys.copy(), rows.copy()
 
+    def scan_from(self, position: int, records: int) -> tuple[U64Array, U32Array, int]:
+        """See `ColdStore.scan_from`: in key order; a position is the last key that was read."""
+        after = position.to_bytes(8, sys.byteorder) if position else None
+        batch = self._read_after(after, records)
+        whole = [(key, row) for key, value in batch if (row := self._row(key, value)) is not None]
+        keys = np.frombuffer(b"".join(key for key, _ in whole), np.uint64).copy()
+        rows = np.frombuffer(b"".join(row for _, row in whole), np.uint32).reshape(-1, self._words).copy()
+        return keys, rows, int.from_bytes(batch[-1][0], sys.byteorder) if len(batch) == records else 0
+
     def scan_keys(self) -> Iterator[U64Array]:
         """Yield every key once, in batches."""
         for batch in self._walk():
             yield np.frombuffer(b"".join(key for key, _ in batch), np.uint64)
 
     def _walk(self) -> Iterator[list[tuple[bytes, bytes]]]:
-        after: bytes | None = None
-        while True:
-            self._check()
-            with self._map_lock, self._env.begin(db=self._db) as txn:
-                cursor = txn.cursor()
-                there = cursor.first() if after is None else cursor.set_range(after)
-                if there and cursor.key() == after:
-                    there = cursor.next()
-                batch = list(islice(cursor.iternext(), _SCAN_RECORDS)) if there else []
-            if not batch:
-                return
-            after = batch[-1][0]
+        batch = self._read_after(None, _SCAN_RECORDS)
+        while batch:
             yield batch
+            batch = self._read_after(batch[-1][0], _SCAN_RECORDS)
+
+    def _read_after(self, after: bytes | None, records: int) -> list[tuple[bytes, bytes]]:
+        """Read up to `records` records that follow a key, in a transaction of their own."""
+        self._check()
+        with self._map_lock, self._env.begin(db=self._db) as txn:
+            cursor = txn.cursor()
+            there = cursor.first() if after is None else cursor.set_range(after)
+            if there and cursor.key() == after:
+                there = cursor.next()
+            return list(islice(cursor.iternext(), records)) if there else []
 
     def stats(self) -> StoreStats:
         """See `Store.stats`; `bytes_used` is the size of the file."""
