@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from flashnest.record import I32Array, I64Array
+from flashnest.record import I64Array
 from flashnest.runtime.drafter import Drafter, Source
 from flashnest.runtime.forward import Scores
 from flashnest.runtime.governor import Governor
@@ -12,7 +15,10 @@ from flashnest.runtime.packing import Packed
 from flashnest.runtime.request import Phase
 from flashnest.runtime.sampler import position_uniforms, target_probs
 from flashnest.runtime.scheduler import Sequence
-from flashnest.runtime.verify import accept_greedy, accept_sampled
+from flashnest.runtime.verify import accept_sampled, accepted_counts
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Committer:
@@ -35,27 +41,37 @@ class Committer:
         tried = np.zeros(rows, np.uint32)
         agreed = np.zeros(rows, np.uint32)
         kept = 0
-        for row, sequence in enumerate(packed.scored):
-            start, drafted = int(packed.score_starts[row]), int(packed.draft_lengths[row])
-            tokens = self._verified(row, sequence, start, drafted, scores)
-            said = _append(sequence, tokens, now_s)
+        drafted_tokens = packed.draft_lengths.tolist()
+        for row, tokens in enumerate(self._verified(packed, scores)):
+            said = _append(packed.scored[row], tokens, now_s)
             kept += said
-            if drafted:
+            if drafted := drafted_tokens[row]:
                 tried[row], agreed[row] = _judged(drafted, len(tokens) - 1, said)
                 self._count(row, drafted, int(tried[row]), int(agreed[row]))
         if rows:
             self._drafter.feedback(self._drafter.drafts.keys[:rows], tried, agreed)
         return kept
 
-    def _verified(self, row: int, sequence: Sequence, start: int, drafted: int, scores: Scores) -> I32Array:
-        draft = self._drafter.drafts.tokens[row, :drafted]
-        params = sequence.request.prompt.sampling
-        span = slice(start, start + drafted + 1)
-        if params.greedy or scores.logits is None:
-            return accept_greedy(draft, scores.best[span])
-        probs = target_probs(scores.logits[span], params.temperature, params.top_p)
+    def _verified(self, packed: Packed, scores: Scores) -> Iterator[list[int]]:
+        """Yield each scored sequence's tokens: the agreed head of its draft and the model's own next one."""
+        starts = packed.score_starts.tolist()
+        ends = np.append(packed.score_starts, len(scores.best)).astype(np.int32)
+        greedy = accepted_counts(packed.batch.token_ids[packed.batch.score_rows], scores.best, ends).tolist()
+        best = scores.best.tolist()
+        for row, sequence in enumerate(packed.scored):
+            params = sequence.request.prompt.sampling
+            if params.greedy or scores.logits is None:
+                yield best[starts[row] : starts[row] + greedy[row] + 1]
+            else:
+                yield self._sampled(row, sequence, slice(starts[row], int(ends[row + 1])), scores.logits)
+
+    def _sampled(self, row: int, sequence: Sequence, span: slice, logits: torch.Tensor) -> list[int]:
+        params, drafted = sequence.request.prompt.sampling, span.stop - span.start - 1
+        probs = target_probs(logits[span], params.temperature, params.top_p)
         said = sequence.request.length - sequence.request.prompt_length
-        return accept_sampled(draft, probs, position_uniforms(params.seed, said, drafted + 1))
+        draft = self._drafter.drafts.tokens[row, :drafted]
+        committed: list[int] = accept_sampled(draft, probs, position_uniforms(params.seed, said, drafted + 1)).tolist()
+        return committed
 
     def _count(self, row: int, drafted: int, tried: int, accepted: int) -> None:
         drafts = self._drafter.drafts
@@ -75,7 +91,7 @@ def _judged(drafted: int, accepted: int, said: int) -> tuple[int, int]:
     return min(drafted, accepted + 1), accepted
 
 
-def _append(sequence: Sequence, tokens: I32Array, now_s: float) -> int:
+def _append(sequence: Sequence, tokens: list[int], now_s: float) -> int:
     """Add verified tokens to the request, up to where it ends; returns how many it kept.
 
     KV is in place for the accepted draft tokens, not for the model's own last one.

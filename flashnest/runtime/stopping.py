@@ -14,7 +14,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from flashnest.record import I32Array
 from flashnest.runtime.request import Finish, SamplingParams
 
 Detokenise = Callable[[list[int]], str]
@@ -47,9 +46,9 @@ class StopScanner:
         self._count = 0
         self._text = _TextTail(sampling.stop, detokenise) if detokenise is not None and sampling.stop else None
 
-    def push(self, tokens: I32Array) -> Ending | None:
-        """Take committed tokens, int32 (n,); returns how the request ends within them, or None to go on."""
-        for token in tokens[: self._max_tokens - self._count].tolist():
+    def push(self, tokens: list[int]) -> Ending | None:
+        """Take committed tokens; returns how the request ends within them, or None to go on."""
+        for token in tokens[: self._max_tokens - self._count]:
             if token in self._eos:
                 return Ending(Finish.EOS, self._count, None)
             self._count += 1

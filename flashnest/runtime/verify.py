@@ -1,7 +1,7 @@
 """Which draft tokens the model agrees with. Pure functions on arrays: no model, no state, no randomness of its own.
 
-Every function returns the committed tokens: the accepted head of the draft and then one token that is the model's own,
-so a step always commits at least one. Score row i belongs to the position before draft token i; the last row follows
+What is committed is the accepted head of the draft and then one token that is the model's own, so a step always commits
+at least one. Score row i belongs to the position before draft token i; the last row follows
 the whole draft.
 
 Sampling needs no accept-or-resample coin. A draft here is a point mass: "accept x with probability p(x), else draw from
@@ -32,14 +32,6 @@ def accepted_counts(inputs: I64Array, chosen: I64Array, starts: I32Array) -> I32
     return counts
 
 
-def accept_greedy(draft: I32Array, best: I64Array) -> I32Array:
-    """Return the committed tokens of one greedy sequence, int32 (accepted + 1,).
-
-    draft int32 (d,), d >= 0; best int64 (d + 1,): the arg max after the last committed token and after each draft one.
-    """
-    return _accept(draft, best)
-
-
 def accept_sampled(draft: I32Array, probs: F64Array, uniforms: F64Array) -> I32Array:
     """Return the committed tokens of one sampled sequence, int32 (accepted + 1,), distributed exactly as `probs`.
 
@@ -67,9 +59,3 @@ def draw(probs: F64Array, uniform: float) -> int:
     if token < len(probs):
         return token
     return int(np.flatnonzero(probs)[-1])
-
-
-def _accept(draft: I32Array, chosen: I64Array) -> I32Array:
-    agrees = draft == chosen[: len(draft)]
-    accepted = len(draft) if agrees.all() else int(np.argmin(agrees))
-    return chosen[: accepted + 1].astype(np.int32)

@@ -14,7 +14,7 @@ from flashnest.errors import ModelError
 from flashnest.runtime import model as model_module
 from flashnest.runtime.forward import ForwardBatch, Scores
 from flashnest.runtime.model import TorchModel
-from flashnest.runtime.verify import accept_greedy
+from flashnest.runtime.verify import accepted_counts
 from flashnest.runtime.weights import tiny_qwen3, weights_fingerprint
 
 BLOCKS = 24
@@ -128,7 +128,8 @@ def test_rejected_drafts_leave_no_trace(model: TorchModel, reference: Any, wrong
         if wrong_at is not None and wrong_at < len(draft):
             draft[wrong_at] = (draft[wrong_at] + 1) % 512
         best = run(model, ([said[-1], *draft], len(tokens) + len(said) - 1, table))[0][0]
-        said += accept_greedy(np.array(draft, np.int32), np.array(best)).tolist()
+        inputs, ends = np.array([said[-1], *draft]), np.array([0, len(best)], np.int32)
+        said += best[: int(accepted_counts(inputs, np.array(best), ends)[0]) + 1]
         steps += 1
     assert said[:30] == expected[:30]
     assert steps == {0: 29, 1: 15, 3: 8, 6: 5, None: 5}[wrong_at]

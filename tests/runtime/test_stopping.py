@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +25,7 @@ def scanner(*, max_tokens: int = 100, stop: tuple[str, ...] = (), ignore_eos: bo
 
 
 def push(scan: StopScanner, *tokens: int) -> Ending | None:
-    return scan.push(np.array(tokens, np.int32))
+    return scan.push(list(tokens))
 
 
 def test_eos_inside_a_draft_cuts_it_and_what_follows() -> None:

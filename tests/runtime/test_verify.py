@@ -8,35 +8,43 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashnest.runtime.sampler import position_uniforms
-from flashnest.runtime.verify import accept_greedy, accept_sampled, accepted_counts, draw
+from flashnest.runtime.verify import accept_sampled, accepted_counts, draw
 
 TOKENS = st.lists(st.integers(0, 2), max_size=6)
 
 
+def agreed(draft: list[int], best: list[int]) -> int:
+    """Return how many tokens of one draft the model agrees with, counted by hand."""
+    count = 0
+    while count < len(draft) and draft[count] == best[count]:
+        count += 1
+    return count
+
+
 @pytest.mark.parametrize(
-    ("draft", "best", "committed"),
-    [
-        ([], [5], [5]),
-        ([5, 6], [5, 6, 7], [5, 6, 7]),
-        ([5, 6], [5, 9, 7], [5, 9]),
-        ([5, 6], [4, 6, 7], [4]),
-    ],
+    ("draft", "best", "accepted"),
+    [([], [5], 0), ([5, 6], [5, 6, 7], 2), ([5, 6], [5, 9, 7], 1), ([5, 6], [4, 6, 7], 0)],
 )
-def test_accept_greedy_keeps_the_agreed_head_and_adds_the_models_own(
-    draft: list[int], best: list[int], committed: list[int]
-) -> None:
-    assert accept_greedy(np.array(draft, np.int32), np.array(best)).tolist() == committed
+def test_the_agreed_head_of_a_draft_is_accepted(draft: list[int], best: list[int], accepted: int) -> None:
+    assert agreed(draft, best) == accepted
+    assert accepted_counts(np.array([1, *draft]), np.array(best), np.array([0, len(best)], np.int32)).tolist() == [
+        accepted
+    ]
+
+
+def test_no_sequence_accepts_nothing() -> None:
+    none = np.zeros(0, np.int64)
+    assert accepted_counts(none, none, np.zeros(1, np.int32)).tolist() == []
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), TOKENS), min_size=1, max_size=5), st.randoms(use_true_random=False))
 def test_accepted_counts_agrees_with_one_sequence_at_a_time(
     sequences: list[tuple[int, list[int]]], random: np.random.Generator
 ) -> None:
-    drafts = [np.array(draft, np.int32) for _, draft in sequences]
-    bests = [np.array([random.randint(0, 2) for _ in range(len(draft) + 1)]) for draft in drafts]
+    bests = [[random.randint(0, 2) for _ in range(len(draft) + 1)] for _, draft in sequences]
     inputs = np.concatenate([np.array([last, *draft]) for last, draft in sequences])
     starts = np.cumsum([0] + [len(best) for best in bests]).astype(np.int32)
-    expected = [len(accept_greedy(draft, best)) - 1 for draft, best in zip(drafts, bests, strict=True)]
+    expected = [agreed(draft, best) for (_, draft), best in zip(sequences, bests, strict=True)]
     assert accepted_counts(inputs, np.concatenate(bests), starts).tolist() == expected
 
 
