@@ -7,11 +7,19 @@ from typing import cast
 from lark import Token, Tree
 
 from flashnest.policy.syntax import (
+    After,
+    Amount,
     And,
+    By,
     Chain,
+    Class,
+    Clause,
     Comparison,
     Condition,
+    Fill,
+    Keep,
     Membership,
+    Move,
     Name,
     Not,
     Number,
@@ -19,10 +27,12 @@ from flashnest.policy.syntax import (
     Otherwise,
     Param,
     Place,
+    Reference,
     Source,
     Span,
     Statement,
     Text,
+    Using,
     Value,
 )
 
@@ -39,13 +49,59 @@ def span_of(token: Token, source: Source) -> Span:
 
 def build(tree: Tree[Token], source: Source) -> Statement:
     """Return the statement that Lark read."""
-    if tree.data == "param":
-        name = next(token for token in _tokens(tree) if token.type == "NAME")
-        value = _value(_trees(tree)[0], source)
-        return Param(Name(str(name), span_of(name, source)), value, _span(tree, source))
-    condition, chain = _trees(tree)
+    span, parts = _span(tree, source), _trees(tree)
+    match tree.data:
+        case "param":
+            return Param(_named(tree, source), _value(parts[0], source), span)
+        case "class":
+            return Class(_named(tree, source), _condition(parts[0], source), span)
+        case "keep":
+            return Keep(_condition(parts[0], source), _name(parts[1], source), span)
+        case "place":
+            return _place(tree, source)
+        case _:
+            return _move(tree, source)
+
+
+def _place(tree: Tree[Token], source: Source) -> Place:
+    condition, chain, *after = _trees(tree)
     tiers = tuple(_name(tier, source) for tier in _trees(chain))
-    return Place(_condition(condition, source), Chain(tiers, _span(chain, source)), _span(tree, source))
+    place = Chain(tiers, _span(chain, source))
+    admission = _after(after[0], source) if after else None
+    return Place(_condition(condition, source), place, _span(tree, source), admission)
+
+
+def _after(tree: Tree[Token], source: Source) -> After:
+    count, window = _trees(tree)
+    return After(_value(count, source), _named(tree, source), _value(window, source), _span(tree, source))
+
+
+def _move(tree: Tree[Token], source: Source) -> Move:
+    parts = _trees(tree)
+    condition = None if parts[0].data == "from" else _condition(parts.pop(0), source)
+    start = _name(_trees(parts.pop(0))[0], source)
+    target = _name(_trees(parts.pop(0))[0], source) if parts and parts[0].data == "to" else None
+    clauses = tuple(_clause(part, source) for part in parts)
+    return Move(str(tree.data), condition, start, target, clauses, _span(tree, source))
+
+
+def _clause(tree: Tree[Token], source: Source) -> Clause:
+    span, parts = _span(tree, source), _trees(tree)
+    match tree.data:
+        case "when" | "until":
+            fact, value = parts
+            return Fill(str(tree.data), _name(fact, source), _operator(tree), _value(value, source), span)
+        case "by":
+            return By(_name(parts[0], source), _tokens(tree)[-1].type == "DESC", span)
+        case "using":
+            return Using(_named(tree, source), span)
+        case _:
+            return Amount(str(tree.data).replace("_", " "), _value(parts[0], source), span)
+
+
+def _named(tree: Tree[Token], source: Source) -> Name:
+    name = next(token for token in _tokens(tree) if token.type == "NAME")
+    return Name(str(name), span_of(name, source))
 
 
 def _condition(tree: Tree[Token], source: Source) -> Condition:
@@ -64,9 +120,18 @@ def _condition(tree: Tree[Token], source: Source) -> Condition:
         case "comparison":
             fact, value = _trees(tree)
             return Comparison(_name(fact, source), _operator(tree), _value(value, source), span)
+        case "timed_comparison":
+            fact, within, value = _trees(tree)
+            return Comparison(_name(fact, source), _operator(tree), _value(value, source), span, _value(within, source))
         case "membership":
             fact, low, high = _trees(tree)
             return Membership(_name(fact, source), _value(low, source), _value(high, source), span)
+        case "timed_membership":
+            fact, within, low, high = _trees(tree)
+            bounds = _value(low, source), _value(high, source)
+            return Membership(_name(fact, source), *bounds, span, _value(within, source))
+        case "reference":
+            return Reference(_name(tree, source), span)
         case _:
             return _sentence(tree, source)
 

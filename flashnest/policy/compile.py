@@ -12,8 +12,9 @@ from flashnest.policy.check import Checked, check_names
 from flashnest.policy.coverage import check_coverage
 from flashnest.policy.diagnostics import Diagnostic, Note, PolicyCheckError, Severity
 from flashnest.policy.facts import RecordFacts
+from flashnest.policy.moves import MovePlan
 from flashnest.policy.parse import parse
-from flashnest.policy.placement import Placement, make_placement
+from flashnest.policy.placement import Placement, make_placement, targets_of
 from flashnest.policy.render import render
 from flashnest.policy.resolved import Rule
 from flashnest.policy.syntax import Document, Source
@@ -22,6 +23,9 @@ from flashnest.record import Tier
 
 _MAX_RULES = 65_535
 """Rule codes are uint16."""
+
+_MAX_TARGETS = 256
+"""Chain codes are uint8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,8 @@ class Policy:
     rules: tuple[Rule, ...]
     params: Mapping[str, Constant]
     placement: Placement
+    moves: MovePlan
+    """Its `keep`, `promote`, `demote` and `evict` rules, numbered on from `rules`."""
     diagnostics: tuple[Diagnostic, ...]
     """Warnings; an error would have raised."""
 
@@ -43,8 +49,10 @@ class Policy:
 
     @property
     def tiers(self) -> frozenset[Tier]:
-        """The tiers that its chains name."""
-        return frozenset(tier for rule in self.rules for tier in rule.chain)
+        """The tiers that its rules name."""
+        placed = {tier for rule in self.rules for tier in rule.chain}
+        moved = {tier for rule in self.moves.rules for tier in (rule.source, rule.target) if tier is not None}
+        return frozenset(placed | moved)
 
     def place(self, facts: RecordFacts) -> Rule:
         """Return the rule that places one record. For batches use `placement`."""
@@ -82,7 +90,7 @@ def compile_policy(
     cells = make_cells(checked.rules)
     found += check_coverage(checked, cells, tiers)
     _raise_on_errors(found)
-    return Policy(text, document, checked.rules, checked.params, make_placement(cells), tuple(found))
+    return Policy(text, document, checked.rules, checked.params, make_placement(cells), checked.moves, tuple(found))
 
 
 def _raise_on_errors(found: list[Diagnostic]) -> None:
@@ -92,6 +100,10 @@ def _raise_on_errors(found: list[Diagnostic]) -> None:
 
 
 def _too_large(checked: Checked) -> list[Diagnostic]:
+    targets = len(targets_of(checked.rules))
+    if targets > _MAX_TARGETS:
+        message = f"{targets} different chains and admissions: too many"
+        return [Diagnostic("T003", message, checked.source, notes=(Note("help", f"at most {_MAX_TARGETS}"),))]
     count, rules = cell_count(checked.rules), len(checked.rules)
     if count <= MAX_CELLS and rules <= _MAX_RULES and count * rules <= MAX_RULE_CELLS:
         return []

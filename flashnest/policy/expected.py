@@ -7,30 +7,55 @@ from collections.abc import Collection, Sequence
 from lark import Token
 
 from flashnest.policy.diagnostics import close_to
+from flashnest.policy.facts import TIERS
 
-_KEYWORDS = ("param", "place", "otherwise", "in", "on", "else", "and", "or", "not", "reject")
-_CONDITION = frozenset({"LPAR", "NOT", "NAME", "NUMBER", "COMPARE", "EQ", "PLACE", "PARAM"})
+_STATEMENTS = ("param", "class", "place", "keep", "promote", "demote", "evict")
+_CLAUSES = ("when", "until", "by", "using", "at most", "cooldown", "min residency")
+_KEYWORDS = (
+    *_STATEMENTS,
+    *("otherwise", "in", "on", "else", "and", "or", "not", "reject", "after", "from", "to", "asc", "desc"),
+    *(word for clause in _CLAUSES for word in clause.split()),
+)
+_MOVES = frozenset({"PROMOTE", "DEMOTE", "EVICT"})
+_STARTS = frozenset(word.upper() for word in _STATEMENTS)
+_CONDITION = frozenset({"LPAR", "NOT", "NAME", "NUMBER", "COMPARE", "EQ"})
+_CLAUSE = frozenset(clause.upper().replace(" ", "_") for clause in _CLAUSES)
 _IN_WORDS = (
     # the first set that the parser's list contains is said in these words and taken off the list
-    (frozenset({"PARAM", "LPAR"}), _CONDITION, "`place` with a condition, or `param`"),
+    (
+        frozenset({"PARAM", "LPAR"}),
+        _CONDITION | _STARTS,
+        ", ".join(f"`{one}`" for one in _STATEMENTS),
+    ),
     (frozenset({"LPAR"}), _CONDITION, "a condition such as `tokens >= 32`"),
     (frozenset({"NAME", "REJECT"}), frozenset({"NAME", "REJECT"}), "a tier or `reject`"),
     (frozenset({"STRING"}), frozenset({"STRING", "NUMBER", "NAME"}), 'a value such as `32`, `ngram` or `"acme"`'),
     (frozenset({"NUMBER", "NAME"}), frozenset({"NUMBER", "NAME"}), "a number or a param"),
     (frozenset({"NAME", "UNIT", "IN"}), frozenset({"NAME", "UNIT"}), ""),
+    (frozenset({"NAME", "UNIT", "FROM"}), frozenset({"NAME", "UNIT"}), ""),
+    (frozenset({"NAME", "UNIT", "WHEN"}), frozenset({"NAME", "UNIT"}), "a unit"),
     (frozenset({"NAME", "UNIT"}), frozenset({"NAME", "UNIT"}), "a unit"),
     (frozenset({"NAME"}), frozenset({"NAME"}), "a name"),
     (frozenset({"NUMBER"}), frozenset({"NUMBER"}), "a number"),
+    (frozenset({"COMPARE", "WITHIN", "RPAR"}), frozenset({"COMPARE", "EQ", "WITHIN"}), "a comparison such as `>=`"),
+    (frozenset({"COMPARE", "WITHIN", "FROM"}), frozenset({"COMPARE", "EQ", "WITHIN"}), "a comparison such as `>=`"),
+    (frozenset({"COMPARE", "WITHIN", "IN"}), frozenset({"COMPARE", "EQ", "WITHIN"}), "a comparison such as `>=`"),
     (frozenset({"COMPARE"}), frozenset({"COMPARE", "EQ"}), "a comparison such as `>=`"),
     (frozenset({"EQ"}), frozenset({"EQ"}), "`=`"),
     (frozenset({"IN", "ON"}), frozenset({"IN", "ON"}), "`in` and a tier"),
-    (frozenset({"IN"}), frozenset({"IN"}), "`in`"),
+    (frozenset({"IN"}), frozenset({"IN", "WITHIN"}), "`in`"),
+    (frozenset({"WITHIN"}), frozenset({"WITHIN"}), "`in`"),
     (frozenset({"OTHERWISE"}), frozenset({"OTHERWISE"}), "`otherwise`"),
     (frozenset({"ELSE"}), frozenset({"ELSE"}), "`else`"),
     (frozenset({"AND"}), frozenset({"AND"}), "`and`"),
     (frozenset({"OR"}), frozenset({"OR"}), "`or`"),
     (frozenset({"RPAR"}), frozenset({"RPAR"}), "`)`"),
     (frozenset({"RANGE"}), frozenset({"RANGE"}), "`..`"),
+    (frozenset({"FROM"}), frozenset({"FROM"}), "`from` and a tier"),
+    (frozenset({"TO"}), frozenset({"TO"}), "`to` and a tier"),
+    (frozenset({"AFTER"}), frozenset({"AFTER"}), "`after`"),
+    (frozenset({"ASC", "DESC"}), frozenset({"ASC", "DESC"}), "`asc` or `desc`"),
+    (_CLAUSE, _CLAUSE, "a clause such as `at most 2000 rec/s`"),
     (frozenset({"DASH_TOKEN"}), frozenset({"DASH_TOKEN"}), "`-token records`"),
     (frozenset({"RECORDS"}), frozenset({"RECORDS"}), "`records`"),
     (frozenset({"$END"}), frozenset({"$END"}), "the end of the rule"),
@@ -46,7 +71,9 @@ _OTHER_LANGUAGES = {
     '"': "a string ends on its own line with the quote it starts with",
     "'": "a string ends on its own line with the quote it starts with",
 }
-_OTHER_WORDS = {"default": "otherwise", "to": "in", "into": "in", "then": "else", "when": "place", "if": "place"}
+_OTHER_WORDS = {"into": "in", "then": "else", "if": "place", "at": "at most", "min": "min residency"}
+_OTHER_KEYWORDS = {"TO": "in", "WHEN": "place", "FROM": "in"}
+"""Words of moves where `place` has another one."""
 
 
 def in_words(accepts: Collection[str]) -> str:
@@ -76,14 +103,17 @@ def advice(before: Sequence[Token], found: Token | None) -> str:
         return "a condition starts with a fact: `tokens >= 8`; a range is `tokens in 8..32`"
     if found.type in ("IN", "ON") and last == "place":
         return "a rule for every record is `place otherwise in dram`"
-    if found.type == "NAME":
+    if before and before[-1].type in ("PARAM", "CLASS") and str(found) in _KEYWORDS:
+        return f"`{found}` is a word of the language, not free for a name"
+    if before and before[-1].type in ("PROMOTE", "KEEP") and found.type in ("FROM", "IN", "ON"):
+        return f"`{last}` says which records, like `{last} hits >= 3 {found} ...`"
+    if found.type == "OTHERWISE":
+        return "only `place` has `otherwise`; a `demote` or `evict` without a condition takes every record"
+    if found.type in _OTHER_KEYWORDS and before and before[0].type not in _MOVES:
+        return f"did you mean `{_OTHER_KEYWORDS[found.type]}`?"
+    if found.type == "NAME" and str(found).lower() not in TIERS:
         return _meant(str(found))
     return ""
-
-
-def instead_of(word: str) -> str:
-    """Say what to write where a bare word stands for a condition."""
-    return _meant(word) or "a condition compares a fact, like `tokens >= 32`, or is `otherwise`"
 
 
 def _meant(word: str) -> str:

@@ -4,27 +4,78 @@ from __future__ import annotations
 
 from flashnest.policy.syntax import (
     And,
+    By,
     Chain,
+    Class,
+    Clause,
     Comparison,
     Condition,
+    Fill,
+    Keep,
     Membership,
+    Move,
     Name,
     Not,
     Number,
     Or,
     Otherwise,
     Param,
+    Place,
+    Reference,
     Statement,
     Text,
+    Using,
     Value,
 )
+
+CLAUSES = ("when", "until", "by", "using", "at most", "cooldown", "min residency")
+"""Words that start a clause of a move, in canonical order."""
 
 
 def format_statement(statement: Statement) -> str:
     """Return a statement on one line: the card's `>=32-token records in DRAM` is `place tokens >= 32 in dram`."""
-    if isinstance(statement, Param):
-        return f"param {statement.name.text} = {format_value(statement.value)}"
-    return f"place {format_condition(statement.condition)} in {format_chain(statement.chain)}"
+    match statement:
+        case Param(name, value):
+            return f"param {name.text} = {format_value(value)}"
+        case Class(name, condition):
+            return f"class {name.text} = {format_condition(condition)}"
+        case Keep(condition, tier):
+            return f"keep {format_condition(condition)} in {tier.text.lower()}"
+        case Place():
+            return _place(statement)
+        case Move():
+            return _move(statement)
+
+
+def _place(place: Place) -> str:
+    text = f"place {format_condition(place.condition)} in {format_chain(place.chain)}"
+    if place.after is None:
+        return text
+    return f"{text} after {format_value(place.after.count)} hits in {format_value(place.after.window)}"
+
+
+def _move(move: Move) -> str:
+    words = [move.action]
+    if move.condition is not None:
+        words.append(format_condition(move.condition))
+    words.append(f"from {move.source.text.lower()}")
+    if move.target is not None:
+        words.append(f"to {move.target.text.lower()}")
+    words += [format_clause(clause) for clause in sorted(move.clauses, key=lambda one: CLAUSES.index(one.word))]
+    return " ".join(words)
+
+
+def format_clause(clause: Clause) -> str:
+    """Return a clause as it would be written: `when fill > 90%`, `by idle desc`, `at most 2000 rec/s`."""
+    match clause:
+        case Fill():
+            return f"{clause.word} {clause.fact.text} {clause.operator} {format_value(clause.value)}"
+        case By(fact, descending):
+            return f"by {fact.text} {'desc' if descending else 'asc'}"
+        case Using(algorithm):
+            return f"using {algorithm.text.lower()}"
+        case _:
+            return f"{clause.word} {format_value(clause.value)}"
 
 
 def format_chain(chain: Chain) -> str:
@@ -36,9 +87,11 @@ def format_condition(condition: Condition) -> str:
     """Return a condition with the fewest parentheses that keep its meaning."""
     match condition:
         case Comparison(fact, operator, value):
-            return f"{fact.text} {operator} {format_value(value)}"
+            return f"{_subject(fact, condition.within)} {operator} {format_value(value)}"
         case Membership(fact, low, high):
-            return f"{fact.text} in {format_value(low)}..{format_value(high)}"
+            return f"{_subject(fact, condition.within)} in {format_value(low)}..{format_value(high)}"
+        case Reference(name):
+            return name.text
         case And(parts):
             return " and ".join(_inside(part, (Or, And)) for part in parts)
         case Or(parts):
@@ -53,11 +106,15 @@ def format_value(value: Value) -> str:
     """Return a value as it would be written: `32 tokens`, `14GiB`, `"acme"`, `long`."""
     match value:
         case Number(number, unit):
-            return f"{number} {unit}" if unit.startswith("token") else f"{number}{unit}"
+            return f"{number} {unit}" if unit.startswith("token") or "/" in unit else f"{number}{unit}"
         case Text(text):
             return f"'{text}'" if '"' in text else f'"{text}"'
         case Name(text):
             return text
+
+
+def _subject(fact: Name, within: Value | None) -> str:
+    return fact.text if within is None else f"{fact.text} in {format_value(within)}"
 
 
 def _inside(part: Condition, wrapped: tuple[type, ...]) -> str:

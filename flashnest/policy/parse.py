@@ -14,12 +14,19 @@ from lark.lark import PostLex
 
 from flashnest.policy.build import build, span_of
 from flashnest.policy.diagnostics import Diagnostic, Label, Note
-from flashnest.policy.expected import advice, in_words, instead_of
-from flashnest.policy.facts import FACTS, LATER_STATEMENTS, LATER_WORDS
+from flashnest.policy.expected import advice, in_words
+from flashnest.policy.facts import LATER_STATEMENTS, LATER_WORDS, MOVE_FACTS, REJECT, TIERS
 from flashnest.policy.syntax import Document, Source, Span, Statement
 
-_CONTINUES = frozenset({"AND", "OR", "ELSE", "IN", "ON"})
+_CLAUSES = frozenset({"FROM", "TO", "WHEN", "UNTIL", "BY", "USING", "AT_MOST", "COOLDOWN", "MIN_RESIDENCY", "AFTER"})
+_CONTINUES = frozenset({"AND", "OR", "ELSE", "IN", "ON"}) | _CLAUSES
 """Token types that carry a statement on from the line above."""
+
+_CONTINUES_BROKEN = frozenset({"at", "min", "most", "residency"})
+"""Words of a clause in two words: alone at the start of a line they are a mistake in the statement above."""
+
+_STARTS = frozenset({"PLACE", "PARAM", "CLASS", "KEEP", "PROMOTE", "DEMOTE", "EVICT"})
+"""Token types that always start a statement."""
 
 _MAX_NESTED = 100
 """Deeper trees would meet Python's recursion limit (1000) in the passes that walk them."""
@@ -61,7 +68,7 @@ def _split(tokens: list[Token]) -> Iterator[list[Token]]:
     depth = 0
     for token, following in _with_following(tokens):
         if token.type == "NEWLINE":
-            ends = following is None or _starts(following) or (depth == 0 and following.type not in _CONTINUES)
+            ends = following is None or _starts(following) or (depth == 0 and not _continues(following))
         else:
             ends = token.type == "COMMA" and depth == 0
         if ends:
@@ -86,7 +93,28 @@ def _with_following(tokens: list[Token]) -> Iterator[tuple[Token, Token | None]]
 
 
 def _starts(token: Token) -> bool:
-    return token.type in ("PLACE", "PARAM") or (token.type == "NAME" and str(token) in LATER_STATEMENTS)
+    return token.type in _STARTS or (token.type == "NAME" and str(token) in LATER_STATEMENTS)
+
+
+def _continues(token: Token) -> bool:
+    return token.type in _CONTINUES or (token.type == "NAME" and str(token) in _CONTINUES_BROKEN)
+
+
+def _within(tokens: list[Token]) -> Iterator[Token]:
+    """Tell the `in` of a range or a time from the `in` before tiers: a parser that sees one token ahead cannot."""
+    for i, token in enumerate(tokens):
+        if token.type == "IN" and _is_within(tokens[i - 1] if i else None, tokens[i + 1 : i + 3]):
+            yield Token.new_borrow_pos("WITHIN", str(token), token)
+        else:
+            yield token
+
+
+def _is_within(before: Token | None, after: list[Token]) -> bool:
+    kinds = [token.type for token in after]
+    if kinds[:1] == ["NUMBER"] or (kinds[:1] == ["NAME"] and kinds[1:] in (["RANGE"], ["COMPARE"], ["EQ"], ["IN"])):
+        return True
+    names_fact = before is not None and before.type == "NAME" and str(before) in MOVE_FACTS
+    return names_fact and kinds[:1] == ["NAME"] and str(after[0]).lower() not in (*TIERS, REJECT)
 
 
 def _statement(source: Source, tokens: list[Token]) -> Statement | Diagnostic:
@@ -96,6 +124,7 @@ def _statement(source: Source, tokens: list[Token]) -> Statement | Diagnostic:
     if len(nested) > _MAX_NESTED:
         message = f"more than {_MAX_NESTED} parentheses and `not` in one rule"
         return Diagnostic("T003", message, source, Label(span_of(nested[_MAX_NESTED], source)))
+    tokens = list(_within(tokens))
     parser = _parser().parse_interactive()
     for i, token in enumerate(tokens):
         try:
@@ -118,9 +147,6 @@ def _unexpected(source: Source, before: list[Token], found: Token | None) -> Dia
     for token in before:
         parser.feed_token(token)
     accepts = parser.accepts()  # type: ignore[no-untyped-call]
-    if "RANGE" in accepts and _is_bare_word(before[-3:]):
-        word = before[-3]
-        return _syntax(source, span_of(word, source), f"`{word}` is not a condition", instead_of(word))
     if found is None:
         span, seen = _just_after(span_of(before[-1], source)), "the rule ends here"
     else:
@@ -133,16 +159,11 @@ def _syntax(source: Source, span: Span, message: str, help_text: str) -> Diagnos
     return Diagnostic("T001", message, source, Label(span), notes=notes)
 
 
-def _is_bare_word(tokens: list[Token]) -> bool:
-    """Whether a word stands where a condition should: `default in dram` is no `fact in low..high`."""
-    return [token.type for token in tokens] == ["NAME", "IN", "NAME"] and str(tokens[0]) not in FACTS
-
-
 def _just_after(span: Span) -> Span:
     return Span(span.end_line, span.end_column, span.end_line, span.end_column + 1, span.end, span.end)
 
 
 def _not_yet(source: Source, word: Token) -> Diagnostic:
     message = f"`{word}` is a reserved word and not available yet"
-    help_text = "this release has `param` and `place`; later ones add " + ", ".join(f"`{w}`" for w in LATER_STATEMENTS)
+    help_text = "later releases add " + ", ".join(f"`{w}`" for w in LATER_STATEMENTS)
     return Diagnostic("T002", message, source, Label(span_of(word, source)), notes=(Note("help", help_text),))

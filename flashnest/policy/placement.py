@@ -6,12 +6,14 @@ may ask.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from flashnest.policy.cells import Axis, Cells
+from flashnest.policy.resolved import Rule
 from flashnest.record import Admission, I64Array, Tier, U8Array, U16Array, U32Array
 
 IndexArray = npt.NDArray[np.intp]
@@ -68,16 +70,16 @@ class Placement:
 
 def make_placement(cells: Cells) -> Placement:
     """Turn cells into tables. The caller guarantees that every cell has a rule."""
-    chains = tuple(dict.fromkeys(rule.chain for rule in cells.rules))
-    code_of_rule = np.array([chains.index(rule.chain) for rule in cells.rules], np.uint8)
+    targets = targets_of(cells.rules)
+    code_of_rule = np.array([targets.index((rule.chain, rule.admission)) for rule in cells.rules], np.uint8)
     flat = cells.first.ravel()
     strides = [int(np.prod(cells.shape[i + 1 :], dtype=np.int64)) for i in range(len(cells.shape))]
     tokens, kind, namespace, nbytes = (
         (axis, (axis.group * stride).astype(np.intp)) for axis, stride in zip(cells.axes, strides, strict=True)
     )
     return Placement(
-        chains=chains,
-        admissions=(None,) * len(chains),
+        chains=tuple(chain for chain, _ in targets),
+        admissions=tuple(admission for _, admission in targets),
         _tokens=_byte_table(*tokens),
         _kind=_byte_table(*kind),
         _namespace=_wide(*namespace),
@@ -85,6 +87,11 @@ def make_placement(cells: Cells) -> Placement:
         _rule_of_cell=flat.astype(np.uint16),
         _chain_of_cell=code_of_rule[flat],
     )
+
+
+def targets_of(rules: Sequence[Rule]) -> tuple[tuple[tuple[Tier, ...], Admission | None], ...]:
+    """Return the distinct chains with their admission, in the order of first use."""
+    return tuple(dict.fromkeys((rule.chain, rule.admission) for rule in rules))
 
 
 def _byte_table(axis: Axis, offset: IndexArray) -> IndexArray:

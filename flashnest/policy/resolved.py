@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from flashnest.policy.facts import Fact
 from flashnest.policy.syntax import Place
-from flashnest.record import Tier
+from flashnest.record import Admission, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ ALWAYS = AllOf(())
 class Rule:
     """A `place` rule: its number counted from 1, its canonical text, what it matches and where records go.
 
-    `chain` is the tiers to try in order, `()` to reject.
+    `chain` is the tiers to try in order, `()` to reject; `admission` what a record has to do first, None: nothing.
     """
 
     number: int
@@ -59,6 +59,7 @@ class Rule:
     place: Place
     meaning: Meaning
     chain: tuple[Tier, ...]
+    admission: Admission | None = None
 
     @property
     def line(self) -> int:

@@ -79,21 +79,34 @@ Value: TypeAlias = Number | Text | Name
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`fact OP value`; `operator` is one of = != < <= > >= however it was written."""
+    """`fact OP value`; `operator` is one of = != < <= > >= however it was written.
+
+    `within` is the 60s of `hits in 60s`.
+    """
 
     fact: Name
     operator: str
     value: Value
     span: Span
+    within: Value | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """`fact in low..high`, both ends included."""
+    """`fact in low..high`, both ends included. `within` is the 60s of `hits in 60s in 3..5`."""
 
     fact: Name
     low: Value
     high: Value
+    span: Span
+    within: Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A class used as a condition."""
+
+    name: Name
     span: Span
 
 
@@ -128,7 +141,7 @@ class Otherwise:
     span: Span
 
 
-Condition: TypeAlias = Comparison | Membership | And | Or | Not | Otherwise
+Condition: TypeAlias = Comparison | Membership | Reference | And | Or | Not | Otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +153,23 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True)
+class After:
+    """`after COUNT hits in TIME`; `noun` is the word that stands for `hits`."""
+
+    count: Value
+    noun: Name
+    window: Value
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
-    """`place CONDITION in CHAIN`."""
+    """`place CONDITION in CHAIN [after ...]`."""
 
     condition: Condition
     chain: Chain
     span: Span
+    after: After | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +181,79 @@ class Param:
     span: Span
 
 
-Statement: TypeAlias = Param | Place
+@dataclass(frozen=True, slots=True)
+class Class:
+    """`class NAME = CONDITION`."""
+
+    name: Name
+    condition: Condition
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """`keep CONDITION in TIER`."""
+
+    condition: Condition
+    tier: Name
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """`when FACT OP VALUE` or `until FACT OP VALUE`; `word` says which. The fact has to be `fill`."""
+
+    word: str
+    fact: Name
+    operator: str
+    value: Value
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class By:
+    """`by FACT asc` or `by FACT desc`."""
+
+    fact: Name
+    descending: bool
+    span: Span
+    word: str = "by"
+
+
+@dataclass(frozen=True, slots=True)
+class Using:
+    """`using ALGORITHM`."""
+
+    algorithm: Name
+    span: Span
+    word: str = "using"
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """`at most RATE`, `cooldown TIME` or `min residency TIME`; `word` says which."""
+
+    word: str
+    value: Value
+    span: Span
+
+
+Clause: TypeAlias = Fill | By | Using | Amount
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """`promote`, `demote` or `evict`, in `action`; no condition means every record, no target means evicted."""
+
+    action: str
+    condition: Condition | None
+    source: Name
+    target: Name | None
+    clauses: tuple[Clause, ...]
+    span: Span
+
+
+Statement: TypeAlias = Param | Class | Place | Keep | Move
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +269,16 @@ class Document:
         return tuple(s for s in self.statements if isinstance(s, Param))
 
     @property
+    def classes(self) -> tuple[Class, ...]:
+        """The `class` statements, in file order."""
+        return tuple(s for s in self.statements if isinstance(s, Class))
+
+    @property
     def places(self) -> tuple[Place, ...]:
         """The `place` statements, in file order."""
         return tuple(s for s in self.statements if isinstance(s, Place))
+
+    @property
+    def moves(self) -> tuple[Keep | Move, ...]:
+        """The `keep`, `promote`, `demote` and `evict` statements, in file order."""
+        return tuple(s for s in self.statements if isinstance(s, Keep | Move))

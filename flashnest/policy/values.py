@@ -1,19 +1,22 @@
-"""Constants of a policy: literals, params and their overrides, to integer codes of a fact, with unit checks (T40x)."""
+"""Constants of a policy: literals, params and their overrides, to codes of a fact and amounts of a clause (T40x)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from flashnest.policy.diagnostics import Diagnostic, Label, Note, unknown
-from flashnest.policy.facts import KINDS, RESERVED, Fact, FactType
+from flashnest.policy.facts import KINDS, MAX_TIME_S, RESERVED, Fact, FactType, time_words
 from flashnest.policy.syntax import Name, Number, Param, Source, Span, Text, Value
 from flashnest.record import namespace_id
 from flashnest.units import Dimension, Quantity, UnitError, example, noun, parse_quantity
 
 Constant: TypeAlias = Quantity | str
 """What a param stands for: a quantity, or the text of a string."""
+
+
+_NS_PER_S: Final = 10**9
 
 
 class Rejected(Exception):  # noqa: N818 - control flow inside the checker, never seen by a user
@@ -65,19 +68,37 @@ class Constants:
         """Return the integer code of a value compared with a fact. Raises Rejected."""
         if fact.type is FactType.KIND:
             return self._kind(fact, value)
-        constant = self._constant(value, fact)
+        constant = self._constant(value, string=fact.type is FactType.NAMESPACE)
         if fact.type is FactType.NAMESPACE:
             return self._namespace(fact, constant, value.span)
         return self._number(fact, constant, value.span)
 
-    def _constant(self, value: Value, fact: Fact) -> Constant:
+    def amount(self, value: Value, what: str, *allowed: Dimension) -> Quantity:
+        """Return the quantity of a clause, in one of the dimensions allowed; `what` names it. Raises Rejected."""
+        constant = self._constant(value)
+        if isinstance(constant, Quantity) and constant.dimension in allowed:
+            return constant
+        got = noun(constant.dimension) if isinstance(constant, Quantity) else "a string"
+        wanted = " or ".join(f"`{example(one)}`" for one in allowed)
+        message = f"{what} is {noun(allowed[0])}, `{self.source.slice(value.span)}` is {got}"
+        raise rejected(self.source, "T401", value.span, message, f"write it like {wanted}{_per_second(constant)}")
+
+    def seconds(self, value: Value, what: str) -> int:
+        """Return a time in whole seconds, from one second up to the longest that tiers keep. Raises Rejected."""
+        seconds, rest = divmod(self.amount(value, what, Dimension.DURATION).value, _NS_PER_S)
+        if rest or not 1 <= seconds <= MAX_TIME_S:
+            message = f"{what} is a whole number of seconds from 1s to {time_words(MAX_TIME_S)}"
+            raise rejected(self.source, "T404", value.span, message)
+        return int(seconds)
+
+    def _constant(self, value: Value, *, string: bool = False) -> Constant:
         if not isinstance(value, Name):
             return self._literal(value)
         if value.text in self.broken:
             raise Rejected(self.broken[value.text])
         if value.text not in self.names:
             message, advice = unknown(value.text, "param", tuple(self.names))
-            if fact.type is FactType.NAMESPACE and not self.names:
+            if string and not self.names:
                 advice = f'a namespace is a string: `"{value.text}"`'
             raise rejected(self.source, "T402", value.span, message, advice)
         self.used.add(value.text)
@@ -88,13 +109,18 @@ class Constants:
             case Text(text):
                 return text
             case Number(number, unit):
-                try:
-                    return parse_quantity(number + unit)
-                except UnitError as error:
-                    raise rejected(self.source, "T403", value.span, error.what, error.fix or error.why) from None
+                return self._quantity(number + unit, value.span)
             case Name(text):
                 message = f"a param is a number or a string, not the word `{text}`"
                 raise rejected(self.source, "T401", value.span, message)
+
+    def _quantity(self, text: str, span: Span) -> Quantity:
+        try:
+            return parse_quantity(text)
+        except UnitError as error:
+            raise rejected(self.source, "T403", span, error.what, error.fix or error.why) from None
+        except (ValueError, OverflowError):  # Python reads 4300 digits at most and floats end at 1e308
+            raise rejected(self.source, "T404", span, "this number is too long to read") from None
 
     def _overridden(self, param: Param, declared: Constant, given: object) -> Constant:
         """Return the value given from outside, in the dimension that the param was declared with."""
@@ -106,12 +132,24 @@ class Constants:
         except UnitError as error:
             message = f"param `{name}` is overridden with an unreadable value: {error.what}"
             raise rejected(self.source, "T403", span, message, error.fix or error.why) from None
-        if quantity.dimension is Dimension.COUNT:
-            return Quantity(quantity.value, declared.dimension)
+        except (ValueError, OverflowError):
+            message = f"param `{name}` is overridden with a number too long to read"
+            raise rejected(self.source, "T404", span, message) from None
+        if quantity.dimension is Dimension.COUNT and declared.dimension is not Dimension.COUNT:
+            return self._bare(param, declared, quantity)
         if declared.dimension not in (Dimension.COUNT, quantity.dimension):
             message = f"param `{name}` is overridden with {noun(quantity.dimension)}, `{given}`"
             raise rejected(self.source, "T401", span, message, label=f"declared as {noun(declared.dimension)}")
         return quantity
+
+    def _bare(self, param: Param, declared: Quantity, given: Quantity) -> Quantity:
+        """Return a number without a unit in the unit of the declaration, where that is one of its dimension's base."""
+        unit = param.value.unit if isinstance(param.value, Number) else ""
+        if parse_quantity(f"1{unit}").value != 1:
+            message = f"param `{param.name.text}` is overridden with `{given.value}`, which has no unit"
+            help_text = f"write the unit, like `{given.value}{unit}`"
+            raise rejected(self.source, "T401", param.value.span, message, help_text, f"declared in {unit}")
+        return Quantity(given.value, declared.dimension)
 
     def _kind(self, fact: Fact, value: Value) -> int:
         if not isinstance(value, Name):
@@ -135,20 +173,38 @@ class Constants:
     def _number(self, fact: Fact, constant: Constant, span: Span) -> int:
         if isinstance(constant, str):
             raise self._mismatch(fact, span, f"write a number, like `{example(fact.dimension)}`", "a string")
-        if constant.dimension not in (Dimension.COUNT, fact.dimension):
+        bare = fact.dimension not in (Dimension.DURATION, Dimension.PERCENT)
+        if constant.dimension is not fact.dimension and not (bare and constant.dimension is Dimension.COUNT):
             wanted = f"write it like `{example(fact.dimension)}`"
             raise self._mismatch(fact, span, wanted, noun(constant.dimension))
-        if not isinstance(constant.value, int):
-            raise rejected(self.source, "T404", span, f"`{fact.name}` is a whole number, {constant.value} is not")
-        if not fact.low - 1 <= constant.value <= fact.high + 1:
-            message = f"`{fact.name}` is never {constant.value}: it goes from {fact.low} to {fact.high}"
-            raise rejected(self.source, "T404", span, message)
-        return constant.value
+        code, rest = divmod(constant.value, fact.scale)
+        if rest:
+            unit = "a whole number of seconds" if fact.dimension is Dimension.DURATION else "a whole number"
+            written = self.source.slice(span)
+            raise rejected(self.source, "T404", span, f"`{fact.name}` is {unit}, `{written}` is not")
+        if not fact.low - 1 <= code <= (fact.top or fact.high + 1):
+            raise self._out_of_range(fact, int(code), span)
+        return int(code)
+
+    def _out_of_range(self, fact: Fact, code: int, span: Span) -> Rejected:
+        if fact.top:
+            written = self.source.slice(span)
+            message = f"`{fact.name}` cannot be compared with `{written}`: at most {time_words(fact.top)}"
+        else:
+            message = f"`{fact.name}` is never {code}: it goes from {fact.low} to {fact.high}"
+        return rejected(self.source, "T404", span, message, fact.reason)
 
     def _mismatch(self, fact: Fact, span: Span, help_text: str, got: str = "") -> Rejected:
         written = self.source.slice(span)
         is_what = f", `{written}` is {got}" if got else f", `{written}` is not"
         return rejected(self.source, "T401", span, f"`{fact.name}` is {fact.noun}{is_what}", help_text)
+
+
+def _per_second(constant: Constant) -> str:
+    """Offer the rate where a size or a count stands for one."""
+    if isinstance(constant, Quantity) and constant.dimension is Dimension.BYTES:
+        return "; a rate is a size per second"
+    return ""
 
 
 def _listed(words: Mapping[str, object]) -> str:

@@ -66,7 +66,7 @@ def test_carets_stand_under_text_after_wide_characters():
 
 
 def test_every_finding_is_shown_in_file_order_and_warnings_last():
-    text = "param unused = 3\nplace tokns > 3 in dram\nplace tokens > in dram\nkeep refs > 3 in dram\n"
+    text = "param unused = 3\nplace tokns > 3 in dram\nplace tokens > in dram\nflush every 5min\n"
 
     heads = [line.split(":")[0] for line in rendered(text).splitlines() if line.startswith(("error", "warning"))]
 
