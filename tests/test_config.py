@@ -115,6 +115,22 @@ def test_quantities_carry_their_unit_in_the_name() -> None:
     assert run.model.shape.kv_bytes_per_token == 147456  # facts R1: 147 KB
 
 
+def test_the_limits_of_a_large_cold_tier() -> None:
+    """Facts F20: `--ngram-io-depth 16 --ngram-prefetch-size 128MiB --max-concurrency 32`."""
+    limits = ("depth=16", "prefetch=128MiB", "concurrency=32")
+    run = compose("+platform=dgx_spark", "+tiering=hotcold", *(f"++tiering.tiers.nvme.{limit}" for limit in limits))
+    nvme = run.tiering.tiers.nvme
+    assert nvme is not None
+    assert (nvme.depth, nvme.prefetch_keys) == (16, 32768)
+    assert run.workload.concurrency == 128
+    assert run.max_requests == 32
+
+
+def test_the_sweep_may_be_switched_off() -> None:
+    assert compose("decode.sweep_budget=0s").decode.sweep_budget_s == 0.0
+    assert compose().decode.sweep_budget_s == pytest.approx(500e-6)
+
+
 def test_unified_memory_is_the_gpus_memory() -> None:
     spark = compose("+platform=dgx_spark").platform
     assert spark.gpu_memory_bytes == spark.memory.dram_bytes == 128 * 2**30
@@ -206,6 +222,12 @@ def test_a_misspelt_key_on_the_command_line_is_suggested() -> None:
         ("tiering.tiers.dram=null", "tiering.tiers:", "no tier"),
         ("+tiering=hotcold tiering.tiers.nvme.engine=rocks", "tiering.tiers.nvme.engine:", "lmdb"),
         ("+tiering=hotcold tiering.tiers.nvme.deadline=50", "tiering.tiers.nvme.deadline:", "duration"),
+        ("+tiering=hotcold ++tiering.tiers.nvme.io=uring", "tiering.tiers.nvme.io:", "io_uring"),
+        ("+tiering=hotcold ++tiering.tiers.nvme.prefetch=0B", "tiering.tiers.nvme.prefetch:", "greater than 0"),
+        ("+tiering=hotcold ++tiering.tiers.nvme.concurrency=0", "tiering.tiers.nvme.concurrency:", "greater than 0"),
+        ("++tiering.tiers.dram.eviction=s3fif", "tiering.tiers.dram.eviction:", "did you mean 's3fifo'?"),
+        ("decode.sweep_budget=500", "decode.sweep_budget:", "duration"),
+        ("table.chain_tokens=32", "table.chain_tokens:", "less than or equal to 31"),
         ("+tiering.params.long=true", "tiering.params.long:", "not a number"),
     ],
 )
@@ -213,6 +235,17 @@ def test_a_wrong_value_is_named_with_its_key(overrides: str, at: str, said: str)
     error = refused(*overrides.split())
     assert error.what.startswith(at)
     assert said in str(error)
+
+
+def test_a_key_that_the_options_file_leaves_out_needs_a_plus(tmp_path: Path) -> None:
+    (tmp_path / "tiering").mkdir()
+    rules = "rules: |\n  place otherwise in dram\n"
+    (tmp_path / "tiering" / "mine.yaml").write_text(f"tiers: {{dram: {{capacity: 1MiB}}}}\n{rules}")
+    mine = (f"--config-dir={tmp_path}", "+tiering=mine")
+    assert "write +tiering.tiers.dram.eviction=VALUE" in str(refused(*mine, "tiering.tiers.dram.eviction=lru"))
+    tier = compose(*mine, "+tiering.tiers.dram.eviction=lru").tiering.tiers.dram
+    assert tier is not None
+    assert tier.eviction == "lru"
 
 
 def test_a_wrong_value_is_named_with_its_override() -> None:
