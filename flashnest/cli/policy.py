@@ -84,7 +84,8 @@ def _check(file: TieringFile, *, strict: bool) -> int:
     policy = file.compile()
     if policy.diagnostics:
         _say(render(policy.diagnostics))
-    _say(f"ok  {file.path}: {_count(len(policy.rules), 'rule')}, {_count(len(file.tests), 'test')}")
+    moves = f", {_count(len(policy.moves.rules), 'move')}" if policy.moves.rules else ""
+    _say(f"ok  {file.path}: {_count(len(policy.rules), 'rule')}{moves}, {_count(len(file.tests), 'test')}")
     return FAILED if strict and policy.diagnostics else OK
 
 

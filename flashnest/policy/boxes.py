@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
+from itertools import accumulate
 
 import numpy as np
 
-from flashnest.policy.cells import Axis, Cells
-from flashnest.policy.facts import DEFAULT_NAMESPACE, FactType
-from flashnest.record import BoolArray, Kind, namespace_id
+from flashnest.policy.cells import Axis, Grid
+from flashnest.policy.facts import DEFAULT_NAMESPACE, FactType, RecordFacts
+from flashnest.record import BoolArray, Kind, namespace_id, record_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ def boxes(mask: BoolArray) -> Iterator[Box]:
         yield box
 
 
-def describe(box: Box, cells: Cells, spaces: Mapping[int, str]) -> str:
+def describe(box: Box, cells: Grid, spaces: Mapping[int, str]) -> str:
     """Say what a box holds; facts that it leaves free are not named; "" for everything."""
     parts = []
     for axis, groups in zip(cells.axes, box.groups, strict=True):
@@ -39,7 +40,7 @@ def describe(box: Box, cells: Cells, spaces: Mapping[int, str]) -> str:
     return ", ".join(parts)
 
 
-def witness(box: Box, cells: Cells, spaces: Mapping[int, str]) -> str:
+def witness(box: Box, cells: Grid, spaces: Mapping[int, str]) -> str:
     """Return one record of the box, written as the `record` of a test."""
     words = []
     for axis, groups in zip(cells.axes, box.groups, strict=True):
@@ -53,6 +54,29 @@ def witness(box: Box, cells: Cells, spaces: Mapping[int, str]) -> str:
         elif len(groups) < axis.groups:
             words.append(f"bytes: {low}")
     return f"{{{', '.join(words)}}}"
+
+
+def sample(box: Box, grid: Grid, spaces: Mapping[int, str]) -> RecordFacts:
+    """Return one record of a box, with facts that fit each other: never longer idle than old, never more hits within a
+    time than in all."""
+    pairs = list(zip(grid.axes, box.groups, strict=True))
+    low = {axis.fact.name: axis.intervals(groups)[0][0] for axis, groups in pairs}
+    names = [_one_name(axis, groups, spaces) for axis, groups in pairs if axis.fact.type is FactType.NAMESPACE]
+    windows = sorted((axis.fact.window_s, low[axis.fact.name]) for axis in grid.axes if axis.fact.window_s)
+    counts = list(accumulate((hits for _, hits in windows), max))
+    idle = low.get("idle", 0)
+    return RecordFacts(
+        tokens=low.get("tokens", 1),
+        kind=Kind(low.get("kind", Kind.NGRAM)),
+        namespace=names[0] if names else DEFAULT_NAMESPACE,
+        nbytes=low.get("bytes", record_bytes()),
+        hits=max([low.get("hits", 0), *counts]),
+        window_hits=tuple((window_s, hits) for (window_s, _), hits in zip(windows, counts, strict=True)),
+        idle_s=idle,
+        age_s=max(low.get("age", 0), idle),
+        refs=low.get("refs", 0),
+        accept_percent=low.get("accept", 100),
+    )
 
 
 def _grown(mask: BoolArray, seed: tuple[int, ...]) -> Box:

@@ -7,7 +7,8 @@ the same cells, so a check and the router cannot disagree. numpy only; nothing h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
@@ -56,15 +57,10 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
-    """All cells, as a grid with one axis per fact in the order of `FACTS`.
-
-    `first` int64 (grid shape): index of the first rule that matches the cell, NO_RULE without one.
-    """
+class Grid:
+    """Record space cut up, one axis per fact."""
 
     axes: tuple[Axis, ...]
-    first: I64Array
-    rules: tuple[Rule, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -79,30 +75,38 @@ class Cells:
         return {axis.fact.name: (i, axis) for i, axis in enumerate(self.axes)}
 
 
+@dataclass(frozen=True, slots=True)
+class Cells(Grid):
+    """The cells of the `place` rules, one axis per fact in the order of `FACTS`.
+
+    `first` int64 (grid shape): index of the first rule that matches the cell, NO_RULE without one.
+    """
+
+    first: I64Array
+    rules: tuple[Rule, ...]
+
+
 def cell_count(rules: Sequence[Rule]) -> int:
     """Return how many cells the rules make, without making them."""
-    count = 1
-    for axis in _axes(rules):
-        count *= axis.groups
-    return count
+    return math.prod(make_grid(FACTS.values(), [rule.meaning for rule in rules]).shape)
 
 
 def make_cells(rules: Sequence[Rule]) -> Cells:
     """Cut record space by the rules' atoms and find the first match of every cell."""
-    axes = _axes(rules)
-    first = np.full(tuple(axis.groups for axis in axes), NO_RULE, np.int64)
-    cells = Cells(axes, first, tuple(rules))
+    grid = make_grid(FACTS.values(), [rule.meaning for rule in rules])
+    first = np.full(grid.shape, NO_RULE, np.int64)
     for i, rule in enumerate(rules):
-        first[cells.mask(rule.meaning) & (first == NO_RULE)] = i
-    return cells
+        first[grid.mask(rule.meaning) & (first == NO_RULE)] = i
+    return Cells(grid.axes, first, tuple(rules))
 
 
-def _axes(rules: Sequence[Rule]) -> tuple[Axis, ...]:
-    atoms: dict[str, list[InRange]] = {name: [] for name in FACTS}
-    for rule in rules:
-        for atom in ranges(rule.meaning):
-            atoms[atom.fact.name].append(atom)
-    return tuple(_axis(FACTS[name], found) for name, found in atoms.items())
+def make_grid(facts: Iterable[Fact], meanings: Sequence[Meaning]) -> Grid:
+    """Cut record space by the atoms of some conditions; every fact that they name is among `facts`."""
+    atoms: dict[Fact, list[InRange]] = {fact: [] for fact in facts}
+    for meaning in meanings:
+        for atom in ranges(meaning):
+            atoms[atom.fact].append(atom)
+    return Grid(tuple(_axis(fact, found) for fact, found in atoms.items()))
 
 
 def _axis(fact: Fact, atoms: Sequence[InRange]) -> Axis:

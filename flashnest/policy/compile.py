@@ -9,10 +9,11 @@ import numpy as np
 
 from flashnest.policy.cells import MAX_CELLS, MAX_RULE_CELLS, cell_count, make_cells
 from flashnest.policy.check import Checked, check_names
+from flashnest.policy.conflicts import check_conflicts
 from flashnest.policy.coverage import check_coverage
 from flashnest.policy.diagnostics import Diagnostic, Note, PolicyCheckError, Severity
 from flashnest.policy.facts import RecordFacts
-from flashnest.policy.moves import MovePlan
+from flashnest.policy.moves import MovePlan, MoveRule
 from flashnest.policy.parse import parse
 from flashnest.policy.placement import Placement, make_placement, targets_of
 from flashnest.policy.render import render
@@ -65,6 +66,14 @@ class Policy:
         )
         return self.rules[int(index[0])]
 
+    def move(self, facts: RecordFacts, tier: Tier, fill: float = 0.0) -> MoveRule | None:
+        """Return the rule that decides about one record stored in `tier` while that is `fill` full, 0..1.
+
+        A `keep` comes before all others, then the first in file order; None: no rule, the record stays. A rule with
+        watermarks acts above its `when`. Rates, cooldown and residency do not count. For batches use `moves`.
+        """
+        return self.moves.first(facts, tier, fill)
+
 
 def compile_policy(
     text: str,
@@ -89,6 +98,7 @@ def compile_policy(
     _raise_on_errors([*found, *_too_large(checked)])
     cells = make_cells(checked.rules)
     found += check_coverage(checked, cells, tiers)
+    found += check_conflicts(checked)
     _raise_on_errors(found)
     return Policy(text, document, checked.rules, checked.params, make_placement(cells), checked.moves, tuple(found))
 

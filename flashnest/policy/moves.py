@@ -73,8 +73,7 @@ class MovePlan:
     windows_s: tuple[int, ...] = ()
 
     def first(self, record: RecordFacts, tier: Tier, fill: float = 0.0) -> MoveRule | None:
-        """Return the rule that decides about one record of a tier: a `keep` before all others, else the first in file
-        order that takes it; None: it stays."""
+        """Return the rule that decides about one record of a tier, as `Policy.move` says."""
         here = [rule for rule in self.rules if rule.source is tier and rule.takes(record, fill)]
         keeps = [rule for rule in here if rule.action == KEEP]
         return next(iter(keeps + here), None)

@@ -18,8 +18,9 @@ import pytest
 from flashnest.errors import FlashnestError
 
 if TYPE_CHECKING:
+    from flashnest.policy.cases import TestCase
     from flashnest.policy.compile import Policy
-    from flashnest.policy.tiering_file import TestCase, TieringFile
+    from flashnest.policy.tiering_file import TieringFile
 
 _RULES = re.compile(rb"^rules:[ \t]*[^\s#\[{&*-]", re.MULTILINE)
 _TESTS = re.compile(rb"^tests:[ \t]*(?:#.*)?(?:\r?\n|\[)", re.MULTILINE)

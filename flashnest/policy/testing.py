@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flashnest.policy.cases import STAY, Stored, TestCase
 from flashnest.policy.compile import Policy
-from flashnest.policy.facts import REJECT, RecordFacts
+from flashnest.policy.facts import FACTS, MOVE_FACTS, REJECT
 from flashnest.policy.format import format_statement
+from flashnest.policy.moves import KEEP, MoveRule
 from flashnest.policy.parse import parse
+from flashnest.policy.record_text import record_text
 from flashnest.policy.resolved import Rule
 from flashnest.policy.syntax import Source
-from flashnest.policy.tiering_file import TestCase, TieringFile
+from flashnest.policy.tiering_file import TieringFile
 from flashnest.record import Tier
 
 
 @dataclass(frozen=True, slots=True)
 class TestResult:
-    """What became of one test. `failure` is "" where it passed, else several lines for people."""
+    """What became of one test. `rule` is the one that decided, None where a record stays without one.
+
+    `failure` is "" where the test passed, else several lines for people.
+    """
 
     __test__ = False  # not a pytest class
 
     case: TestCase
-    rule: Rule
+    rule: Rule | MoveRule | None
     failure: str
 
     @property
@@ -38,49 +44,69 @@ def run_tests(file: TieringFile) -> tuple[TestResult, ...]:
 
 def run_test(policy: Policy, file: TieringFile, case: TestCase) -> TestResult:
     """Run one test against a compiled policy."""
-    rule = policy.place(case.record)
-    problem = _problem(policy, case, rule)
-    return TestResult(case, rule, _failure(file, case, rule, problem) if problem else "")
+    if case.stored is None:
+        rule = policy.place(case.record)
+        got = rule.chain if case.whole_chain else rule.chain[:1]
+        return _result(
+            policy, file, case, rule, _chain_words(rule.chain), _chain_words(case.expect), got == case.expect
+        )
+    moved = policy.move(case.record, case.stored.tier, case.stored.fill)
+    wanted, outcome = _outcome_words(case.stored), _moved_words(moved)
+    return _result(policy, file, case, moved, outcome, wanted, outcome == wanted)
 
 
-def _problem(policy: Policy, case: TestCase, rule: Rule) -> str:
-    """Return what the test expected, "" where it got it."""
-    got = rule.chain if case.whole_chain else rule.chain[:1]
-    if got != case.expect:
-        return _chain_words(case.expect)
+def _result(
+    policy: Policy, file: TieringFile, case: TestCase, rule: Rule | MoveRule | None, got: str, wanted: str, same: bool
+) -> TestResult:
+    problem = _wrong_rule(policy, case, rule, wanted) if same else wanted
+    if not problem:
+        return TestResult(case, rule, "")
+    by = f" by rule {rule.number} (line {rule.line}): {rule.text}" if rule else ", no rule takes it"
+    lines = (
+        f"{file.path}:{case.line}: {case.name}",
+        f"  record:   {_record_words(case)}",
+        f"  expected: {problem}",
+        f"  got:      {got}{by}",
+    )
+    return TestResult(case, rule, "\n".join(lines))
+
+
+def _wrong_rule(policy: Policy, case: TestCase, rule: Rule | MoveRule | None, expected: str) -> str:
+    """Return what the test expected where another rule than its `by` decided, else ""."""
     if case.by is None:
         return ""
     wanted = _rule_number(policy, case.by)
     if wanted is None:
-        return f"{_chain_words(case.expect)} by `{case.by}`, which is no rule of the policy"
-    return "" if wanted == rule.number else f"{_chain_words(case.expect)} by rule {wanted}"
+        return f"{expected} by `{case.by}`, which is no rule of the policy"
+    return "" if rule and wanted == rule.number else f"{expected} by rule {wanted}"
 
 
 def _rule_number(policy: Policy, by: int | str) -> int | None:
     """Return the number of the rule that `by` names; a text is compared in canonical form."""
+    rules = (*policy.rules, *policy.moves.rules)
     if isinstance(by, int):
-        return by if 1 <= by <= len(policy.rules) else None
+        return by if 1 <= by <= len(rules) else None
     document, _ = parse(Source(by))
-    wanted = {format_statement(place) for place in document.places}
-    return next((rule.number for rule in policy.rules if rule.text in wanted), None)
+    wanted = {format_statement(statement) for statement in document.statements}
+    return next((rule.number for rule in rules if rule.text in wanted), None)
 
 
-def _failure(file: TieringFile, case: TestCase, rule: Rule, expected: str) -> str:
-    return "\n".join(
-        (
-            f"{file.path}:{case.line}: {case.name}",
-            f"  record:   {record_words(case.record)}",
-            f"  expected: {expected}",
-            f"  got:      {_chain_words(rule.chain)} by rule {rule.number} (line {rule.line}): {rule.text}",
-        )
-    )
-
-
-def record_words(record: RecordFacts) -> str:
-    """Return a record as a test would write it."""
-    kind = record.kind.name.lower()
-    return f"{{tokens: {record.tokens}, kind: {kind}, namespace: {record.namespace}, bytes: {record.nbytes}}}"
+def _record_words(case: TestCase) -> str:
+    if case.stored is None:
+        return record_text(case.record, tuple(FACTS))
+    tier, fill = case.stored.tier.name.lower(), case.stored.fill
+    return f"{record_text(case.record, tuple(MOVE_FACTS))} in {tier}, fill {100 * fill:.4g}%"
 
 
 def _chain_words(chain: tuple[Tier, ...]) -> str:
     return " else ".join(tier.name.lower() for tier in chain) or REJECT
+
+
+def _outcome_words(stored: Stored) -> str:
+    return stored.action if stored.target is None else f"{stored.action} to {stored.target.name.lower()}"
+
+
+def _moved_words(rule: MoveRule | None) -> str:
+    if rule is None or rule.action == KEEP:
+        return STAY
+    return rule.action if rule.target is None else f"{rule.action} to {rule.target.name.lower()}"

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flashnest.errors import PolicyError
+from flashnest.policy.cases import TestCase, known_keys, read_tests
 from flashnest.policy.compile import Policy, compile_policy
-from flashnest.policy.diagnostics import unknown
-from flashnest.policy.facts import KINDS, REJECT, TIERS, RecordFacts
+from flashnest.policy.facts import TIERS
 from flashnest.policy.yaml_nodes import Node, YamlShapeError, read_yaml
-from flashnest.record import Tier
-from flashnest.units import Dimension, UnitError, parse_quantity
 
 YAML_SUFFIXES = (".yaml", ".yml")
 TEXT_SUFFIXES = (".tier", ".txt")
@@ -27,20 +25,6 @@ _KEYS = ("tiers", "params", "rules", "tests", "defaults")
 
 class TieringFileError(PolicyError):
     """A tiering file cannot be read or has the wrong shape. The place is in `what`."""
-
-
-@dataclass(frozen=True, slots=True)
-class TestCase:
-    """One entry of `tests:`. `expect` is the first tier of the chain, a whole chain, or `()` for reject."""
-
-    __test__ = False  # not a pytest class
-
-    name: str
-    line: int
-    record: RecordFacts
-    expect: tuple[Tier, ...]
-    whole_chain: bool
-    by: int | str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +72,19 @@ def load_tiering_file(path: Path) -> TieringFile:
 
 def _tiering(path: Path, root: Node) -> TieringFile:
     top = root.mapping("a tiering file is a mapping with `tiers`, `rules` and `tests`")
-    _known_keys(top, _KEYS, "key")
+    known_keys(top, _KEYS, "key")
     if "rules" not in top:
         raise root.wrong("the file has no `rules`", "add `rules: |` and the policy below it, indented")
     rules = top["rules"].block_text("`rules` is the text of the policy", "write `rules: |` and the policy below it")
     tiers = _tiers(top["tiers"]) if "tiers" in top else None
     params = _params(top["params"]) if "params" in top else None
-    tests = _tests(top["tests"]) if "tests" in top else ()
+    tests = read_tests(top["tests"]) if "tests" in top else ()
     return TieringFile(path, rules.text, rules.first_line, rules.column_offset, tiers, params, tests)
 
 
 def _tiers(node: Node) -> tuple[str, ...]:
     tiers = node.mapping("`tiers` maps each tier to its settings, like `dram: {capacity: 14GiB}`")
-    _known_keys(tiers, tuple(TIERS), "tier")
+    known_keys(tiers, tuple(TIERS), "tier")
     for name, settings in tiers.items():
         if settings.value() is not None:
             settings.mapping(f"tier `{name}` is a mapping of settings, like `{{capacity: 14GiB}}`")
@@ -117,73 +101,3 @@ def _params(node: Node) -> dict[str, str | int]:
             raise given.wrong(f"param `{name}` is a number or a text", 'write it like `48` or "48 tokens"')
         params[name] = value if isinstance(value, int) else str(value)
     return params
-
-
-def _tests(node: Node) -> tuple[TestCase, ...]:
-    if node.value() is None:
-        return ()
-    return tuple(_test(one) for one in node.sequence("`tests` is a list of records and what is expected of them"))
-
-
-def _test(node: Node) -> TestCase:
-    keys = node.mapping("a test is a mapping: `{record: {tokens: 31}, expect: dram}`")
-    _known_keys(keys, ("name", "record", "expect", "by"), "key")
-    for needed in ("record", "expect"):
-        if needed not in keys:
-            raise node.wrong(f"the test has no `{needed}`", "a test is `{record: {tokens: 31}, expect: dram}`")
-    record = _record(keys["record"])
-    expect, whole = _expect(keys["expect"])
-    by = keys["by"].value() if "by" in keys else None
-    if by is not None and (isinstance(by, bool) or not isinstance(by, int | str)):
-        raise keys["by"].wrong("`by` is the number of a rule or its text", "write it like `by: 2`")
-    name = str(keys["name"].value()) if "name" in keys else _default_name(record)
-    return TestCase(name, node.line, record, expect, whole, by)
-
-
-def _default_name(record: RecordFacts) -> str:
-    return f"{record.tokens} tokens, {record.kind.name.lower()}"
-
-
-def _record(node: Node) -> RecordFacts:
-    keys = node.mapping("`record` is a mapping of facts, like `{tokens: 31, kind: ngram}`")
-    _known_keys(keys, ("tokens", "kind", "namespace", "bytes"), "fact")
-    if "tokens" not in keys:
-        raise node.wrong("the record has no `tokens`", "write it like `record: {tokens: 31}`")
-    default = RecordFacts(_number(keys["tokens"], Dimension.TOKENS, 255))
-    kind = _word(keys["kind"], tuple(KINDS), "kind") if "kind" in keys else default.kind.name.lower()
-    namespace = str(keys["namespace"].value()) if "namespace" in keys else default.namespace
-    nbytes = _number(keys["bytes"], Dimension.BYTES, 2**32 - 1) if "bytes" in keys else default.nbytes
-    return RecordFacts(default.tokens, KINDS[kind], namespace, nbytes)
-
-
-def _number(node: Node, dimension: Dimension, highest: int) -> int:
-    try:
-        quantity = parse_quantity(str(node.value()))
-    except UnitError as error:
-        raise node.wrong(error.what, error.fix) from error
-    right = quantity.dimension in (Dimension.COUNT, dimension) and isinstance(quantity.value, int)
-    if not right or not 1 <= quantity.value <= highest:
-        raise node.wrong(f"`{node.value()}` is not a number of {dimension} from 1 to {highest}")
-    return int(quantity.value)
-
-
-def _expect(node: Node) -> tuple[tuple[Tier, ...], bool]:
-    """Return the expected tiers, and whether they are the whole chain."""
-    if isinstance(node.value(), str):
-        word = _word(node, (*TIERS, REJECT), "tier")
-        return ((), True) if word == REJECT else ((TIERS[word],), False)
-    listed = node.sequence("`expect` is a tier, a list of tiers or `reject`")
-    return tuple(TIERS[_word(one, tuple(TIERS), "tier")] for one in listed), True
-
-
-def _word(node: Node, known: tuple[str, ...], noun: str) -> str:
-    word = str(node.value()).lower()
-    if word not in known:
-        raise node.wrong(*unknown(str(node.value()), noun, known))
-    return word
-
-
-def _known_keys(mapping: Mapping[str, Node], known: tuple[str, ...], noun: str) -> None:
-    for key, node in mapping.items():
-        if key not in known:
-            raise node.wrong(*unknown(key, noun, known))

@@ -1,0 +1,189 @@
+"""What the moves do to each other: rules that never act (T102), ping-pong (T301), cycles (T304), idle sources (T307).
+
+Exact by cells over the facts that the moves at hand name, as `coverage` is for `place`; only conditions that two or
+three moves share are compared, so the cells stay few. Time stands still: what a record's facts will be later is not
+looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, islice
+from typing import Final
+
+from flashnest.policy.boxes import boxes, sample
+from flashnest.policy.cells import Grid, make_grid
+from flashnest.policy.check import Checked
+from flashnest.policy.diagnostics import Diagnostic, Label, Note, Severity
+from flashnest.policy.facts import CHANGING_FACTS, FACTS, Fact
+from flashnest.policy.moves import KEEP, MoveRule
+from flashnest.policy.record_text import record_text
+from flashnest.policy.resolved import AllOf, AnyOf, InRange, Meaning, Negated, ranges
+from flashnest.policy.syntax import Span
+from flashnest.record import Tier
+
+_MAX_CELLS: Final = 200_000
+"""About a millisecond a comparison; conditions that people write have tens to hundreds of cells."""
+
+_SHOWN: Final = 3
+
+
+def check_conflicts(checked: Checked) -> tuple[Diagnostic, ...]:
+    """Return the findings about the moves of a policy whose names are right."""
+    rules = checked.moves.rules
+    too_large = [_too_large(checked, rule) for rule in rules if _grid_of([rule.meaning]) is None]
+    if too_large:
+        return tuple(too_large)
+    acting = [rule for rule in rules if _record(_in_effect(rule, rules), checked.namespaces) is not None]
+    never = [_never_acts(checked, rule) for rule in rules if rule not in acting]
+    movers = [rule for rule in acting if rule.action != KEEP]
+    rounds = islice(_rounds(checked, movers), _SHOWN)
+    return (*never, *rounds, *_idle_sources(checked))
+
+
+def _in_effect(rule: MoveRule, rules: Sequence[MoveRule]) -> Meaning:
+    """Return the condition of a move without the records that a `keep` holds in its source."""
+    if rule.action == KEEP:
+        return rule.meaning
+    kept = tuple(one.meaning for one in rules if one.action == KEEP and one.source is rule.source)
+    return AllOf((rule.meaning, Negated(AnyOf(kept)))) if kept else rule.meaning
+
+
+def _record(meaning: Meaning, spaces: Mapping[int, str]) -> str | None:
+    """Return a record that satisfies a condition, None without one; "" where the cells are too many to look."""
+    grid = _grid_of([meaning])
+    if grid is None:
+        return ""
+    possible = grid.mask(AllOf((meaning, *_laws([meaning]))))
+    box = next(boxes(possible), None)
+    return None if box is None else record_text(sample(box, grid, spaces), _named(grid))
+
+
+def _named(grid: Grid) -> list[str]:
+    return ["hits" if axis.fact.window_s else axis.fact.name for axis in grid.axes]
+
+
+def _grid_of(meanings: Sequence[Meaning]) -> Grid | None:
+    """Return the cells of the facts that some conditions name, None where they are too many."""
+    laws = _laws(meanings)
+    used = {atom.fact for meaning in (*meanings, *laws) for atom in ranges(meaning)}
+    order = {name: i for i, name in enumerate((*FACTS, *CHANGING_FACTS))}
+    facts = sorted(used, key=lambda fact: (order[fact.name.split(" ")[0]], fact.window_s))
+    grid = make_grid(facts, (*meanings, *laws))
+    cells = 1
+    for groups in grid.shape:
+        cells *= groups
+    return grid if cells <= _MAX_CELLS and len(facts) <= _MAX_AXES else None
+
+
+_MAX_AXES: Final = 32
+"""numpy 1 stops there."""
+
+
+def _laws(meanings: Sequence[Meaning]) -> tuple[Meaning, ...]:
+    """Return what holds of every record: idle <= age, hits in a shorter time <= in a longer one <= hits, and no hit
+    within a time shorter than idle. Cut at the conditions' own constants these are comparisons with constants too."""
+    cuts: dict[Fact, set[int]] = {}
+    for meaning in meanings:
+        for atom in ranges(meaning):
+            cuts.setdefault(atom.fact, set()).update((atom.low, atom.high + 1))
+    idle, age, hits = (CHANGING_FACTS[name] for name in ("idle", "age", "hits"))
+    windows = sorted((fact for fact in cuts if fact.window_s), key=lambda fact: fact.window_s)
+    laws: list[Meaning] = []
+    if idle in cuts:
+        for window in windows:
+            laws.append(AnyOf((InRange(window, 0, 0), InRange(idle, 0, window.window_s))))
+            cuts[window].add(1)
+            cuts[idle].add(window.window_s + 1)
+    for low, high in ((idle, age), *combinations((*windows, hits), 2)):
+        if low in cuts and high in cuts:
+            laws += [
+                AnyOf((InRange(low, low.low, cut - 1), InRange(high, cut, high.high)))
+                for cut in sorted(cuts[low] | cuts[high])
+                if low.low < cut <= low.high
+            ]
+    return tuple(laws)
+
+
+def _rounds(checked: Checked, movers: Sequence[MoveRule]) -> Iterator[Diagnostic]:
+    """Yield a warning for each round trip that nothing slows down, and each promotion into an eviction."""
+    free = [rule for rule in movers if not rule.cooldown_s and not rule.min_residency_s]
+    effect = {rule.number: _in_effect(rule, checked.moves.rules) for rule in free}
+    for up in (rule for rule in free if rule.action == "promote"):
+        for back in (rule for rule in free if rule.source is up.target):
+            if back.action == "evict" or back.target is up.source:
+                record = _record(AllOf((effect[up.number], effect[back.number])), checked.namespaces)
+                if record:
+                    yield _ping_pong(checked, up, back, record)
+    for trio in combinations(free, 3):
+        if _is_cycle(trio):
+            record = _record(AllOf(tuple(effect[rule.number] for rule in trio)), checked.namespaces)
+            if record:
+                yield _cycle(checked, trio, record)
+
+
+def _is_cycle(rules: Sequence[MoveRule]) -> bool:
+    """Whether moves lead from a tier over others back to it."""
+    ways = {rule.source: rule.target for rule in rules}
+    at: Tier | None = rules[0].source
+    for _ in rules:
+        at = None if at is None else ways.get(at)
+    return len(ways) == len(rules) and at is rules[0].source and set(ways.values()) == set(ways)
+
+
+def _ping_pong(checked: Checked, up: MoveRule, back: MoveRule, record: str) -> Diagnostic:
+    what = "promotes records that it evicts at once" if back.action == "evict" else "moves the same record to and fro"
+    message = f"rule {up.number} with rule {back.number} (line {back.line}) {what}"
+    return _warning(checked, "T301", message, (up, back), record)
+
+
+def _cycle(checked: Checked, trio: Sequence[MoveRule], record: str) -> Diagnostic:
+    names = ", ".join(str(rule.number) for rule in trio)
+    return _warning(checked, "T304", f"rules {names} move the same record round and round", trio, record)
+
+
+def _warning(checked: Checked, code: str, message: str, rules: Sequence[MoveRule], record: str) -> Diagnostic:
+    first, *others = rules
+    labels = tuple(Label(_place(rule), "takes it too") for rule in others)
+    help_text = "add `cooldown 30s` or `min residency 60s` to one of them, or let their conditions exclude each other"
+    notes = (Note("example", f"record: {record}"), Note("help", help_text))
+    primary = Label(_place(first), "takes it")
+    return Diagnostic(code, message, checked.source, primary, labels, notes, severity=Severity.WARNING)
+
+
+def _place(rule: MoveRule) -> Span:
+    condition = rule.statement.condition
+    return rule.statement.span if condition is None else condition.span
+
+
+def _never_acts(checked: Checked, rule: MoveRule) -> Diagnostic:
+    if _record(rule.meaning, checked.namespaces) is None:
+        note = Note("help", "its condition contradicts itself: no record can satisfy it")
+        primary = Label(_place(rule), "no record")
+        return Diagnostic("T102", "this rule can never match", checked.source, primary, notes=(note,))
+    keeps = [one for one in checked.moves.rules if one.action == KEEP and one.source is rule.source]
+    names = " and ".join(f"rule {one.number} (line {one.line})" for one in keeps)
+    tier = rule.source.name.lower()
+    message = f"this rule never acts: {names} {'keeps' if len(keeps) == 1 else 'keep'} all its records in `{tier}`"
+    labels = tuple(Label(_place(one), "keeps them") for one in keeps)
+    note = Note("help", f"narrow the `keep`, or remove this {rule.action}")
+    return Diagnostic("T102", message, checked.source, Label(rule.statement.span, "never acts"), labels, (note,))
+
+
+def _idle_sources(checked: Checked) -> Iterator[Diagnostic]:
+    """Yield a warning for each rule about a tier into which nothing places or moves records."""
+    filled = {tier for rule in checked.rules for tier in rule.chain}
+    filled |= {rule.target for rule in checked.moves.rules if rule.target is not None}
+    for rule in checked.moves.rules:
+        if rule.source not in filled:
+            message = f"nothing places or moves records into `{rule.source.name.lower()}`"
+            label = Label(rule.statement.span, f"looks at the records of `{rule.source.name.lower()}`")
+            note = Note("help", f"name `{rule.source.name.lower()}` in a `place`, or remove this rule")
+            severity = Severity.WARNING
+            yield Diagnostic("T307", message, checked.source, label, notes=(note,), severity=severity)
+
+
+def _too_large(checked: Checked, rule: MoveRule) -> Diagnostic:
+    message = "this condition tells too many sorts of records apart to be checked"
+    note = Note("help", f"at most {_MAX_CELLS} sorts; name fewer facts or constants")
+    return Diagnostic("T003", message, checked.source, Label(_place(rule)), notes=(note,))
