@@ -12,12 +12,13 @@ import time
 import numpy as np
 
 from flashnest.record import BoolArray, I64Array, Tier, U32Array, U64Array
+from flashnest.storage.cold_intake import ColdIntake
 from flashnest.storage.cold_options import ColdOptions, ColdStats
 from flashnest.storage.cold_reads import Clock, ColdAnswers, ReadQueue
 from flashnest.storage.cold_scan import ColdScan
 from flashnest.storage.cold_writes import WriteBuffer
 from flashnest.storage.filter import MembershipFilter
-from flashnest.storage.marks import ReplaceMarks
+from flashnest.storage.fuse import build_fuse
 from flashnest.storage.store import ClockS, ColdStore, Found, State, StoreStats
 from flashnest.storage.touches import Touches
 
@@ -43,11 +44,7 @@ class ColdTier:
         self.tier = Tier.NVME
         self._store, self._options, self._clock_s = store, options, clock_s
         self._one = Found.allocate(1, words)
-        self._filter = MembershipFilter(len(store) + len(store) // 2)
-        for keys in store.scan_keys():
-            self._filter.add_many(keys)
-        self._removed = MembershipFilter()  # the filter cannot forget: what it must not call known
-        self._marks = ReplaceMarks()
+        self._filter = MembershipFilter(build_fuse(store.scan_keys(), len(store)))
         self._touches = Touches(options.touch_bytes)
         threaded = options.threaded
         self._writes = WriteBuffer(
@@ -61,6 +58,7 @@ class ColdTier:
             threaded=threaded,
         )
         self._scan = ColdScan(store, self._writes, words)
+        self._intake = ColdIntake(store, self._writes, self._filter, self._touches)
         self._reads = ReadQueue(
             store,
             words=words,
@@ -71,15 +69,11 @@ class ColdTier:
             threaded=threaded and not options.blocking,
         )
         self._closed = False
-        self._lookups = self._hits = self._buffered_hits = self._known = self._inserts = self._removes = 0
-        self._rejected = self._inline_reads = 0
+        self._lookups = self._hits = self._buffered_hits = self._inline_reads = 0
 
     def compile(self) -> None:
         """Load or compile the kernels; see `Router`."""
-        keys, none = np.zeros(0, np.uint64), np.zeros(0, np.uint32)
-        self._filter.may_hold(keys)
-        self._marks.add_many(keys, none, none)
-        self._marks.wrong_many(keys)
+        self._intake.compile()
         self._touches.compile()
 
     @property
@@ -87,21 +81,41 @@ class ColdTier:
         """Whether reads are done in line."""
         return self._options.blocking
 
+    def sift(self, keys: U64Array, index: I64Array, at: I64Array) -> int:
+        """Find which keys to look up here at all; one kernel call, which most steps end with.
+
+        keys uint64 (n, k): of row r those from index[r] + 1 on are asked (index int64 (n,), -1: all), keys of 0 passed
+        over. Writes their flat positions, ascending, to `at`, int64 (n * k,); returns how many. The rest are misses.
+        """
+        asked = self._filter.queries
+        passed = self._filter.sift(keys, index, at)
+        self._lookups += self._filter.queries - asked
+        return passed
+
+    def lookup_sifted(self, keys: U64Array, found: Found) -> BoolArray:
+        """Answer, of keys (n,) that `sift` let through, those the buffer knows; returns which need no asking, (n,)."""
+        known = self._writes.lookup_many(keys, found)
+        if known.any():
+            hits = int(np.count_nonzero(found.state[: len(keys)] == State.HIT))
+            self._buffered_hits += hits
+            self._hits += hits
+        return known
+
+    def ask_sifted(self, keys: U64Array, tickets: I64Array) -> int:
+        """Queue keys (n,) that `sift` let through; returns how many of the first are PENDING now, the rest misses."""
+        return self._reads.ask(keys, tickets)
+
     def lookup_buffered(self, keys: U64Array, found: Found) -> BoolArray:
         """Answer what the write buffer knows; returns which keys need no further asking, (n,)."""
         self._lookups += len(keys)
-        known = self._writes.lookup_many(keys, found)
-        hits = int(np.count_nonzero(found.state[: len(keys)] == State.HIT))
-        self._buffered_hits += hits
-        self._hits += hits
-        return known
+        return self.lookup_sifted(keys, found)
 
     def ask(self, keys: U64Array, tickets: I64Array) -> BoolArray:
         """Queue what the filter lets through; returns which keys are PENDING now, (n,); the others are misses."""
         pending = self._filter.contains_many(keys)
         at = np.flatnonzero(pending)
-        taken = self._reads.ask(keys[at], tickets[at]) if len(at) else 0
-        pending[at[taken:]] = False
+        if len(at):
+            pending[at[self._reads.ask(keys[at], tickets[at]) :]] = False
         return pending
 
     def read_now(self, key: U64Array) -> U32Array | None:
@@ -111,27 +125,17 @@ class ColdTier:
         self._store.lookup_many(key, self._one)
         self._inline_reads += 1
         if self._one.state[0] != State.HIT:
-            self._missed(key)
+            self._intake.missed(key)
             return None
         self._hits += 1
         self.touch_many(key)
         row: U32Array = self._one.rows[0]
         return row
 
-    def _missed(self, keys: U64Array) -> None:
-        self._filter.count_false_positives(len(keys))
-        self._marks.mark_many(keys)  # the filter would call it known for ever: let the next learn store it
-
     def submit(self) -> None:
         """Hand this step's questions to the reader; see to the writer."""
         self._reads.submit()
-        self._tick()
-
-    def _tick(self) -> None:
-        self._writes.tick()
-        lost = self._writes.take_lost()
-        if len(lost):
-            self._marks.mark_many(lost)
+        self._intake.tick()
 
     def drain(self) -> ColdAnswers:
         """Return the answers that are ready; see `ReadQueue.drain`."""
@@ -142,7 +146,7 @@ class ColdTier:
             self.touch_many(found)
         absent = self._reads.take_absent()
         if len(absent):
-            self._missed(absent)
+            self._intake.missed(absent)
         return answers
 
     def wait(self, timeout_s: float) -> None:
@@ -160,39 +164,15 @@ class ColdTier:
         nothing, unless its drafts failed (`feedback_many`), it was removed before, or `replace` is given. A false
         positive of the filter (under 1 % of new keys) counts as known until a read has found nothing.
         """
-        known: BoolArray = self._filter.may_hold(keys) & (keys != 0)
-        if known.any():
-            known &= ~self._removed.may_hold(keys)
-        fresh = ~known
-        if known.any() and not replace:
-            again = np.flatnonzero(known)
-            known[again] = ~(self._marks.wrong_many(keys[again]) | self._writes.gathers_many(keys[again]))
-        elif replace:
-            known[:] = False
-        put = np.flatnonzero(~known & (keys != 0) & ~(fresh & self._store.full))
-        taken: BoolArray = known.copy()
-        taken[put] = self._writes.put_many(keys[put], rows[put])
-        done = keys[put[taken[put]]]
-        self._filter.add_many(done)
-        if len(done) > np.count_nonzero(fresh[put] & taken[put]):
-            self._marks.forget_many(done)
-        self._known += int(np.count_nonzero(known))
-        self._inserts += len(done)
-        self._rejected += int(len(keys) - np.count_nonzero(taken))
-        return taken
+        return self._intake.replace_many(keys, rows) if replace else self._intake.insert_many(keys, rows)
 
     def forget_many(self, keys: U64Array) -> BoolArray:
         """Remove records that may be here; returns which removals were taken, (n,). They answer MISS from now on."""
-        taken = self._writes.forget_many(keys)
-        self._removed.add_many(keys[taken])
-        self._touches.forget_many(keys[taken])
-        self._removes += int(np.count_nonzero(taken))
-        return taken
+        return self._intake.forget_many(keys)
 
     def feedback_many(self, keys: U64Array, drafted: U32Array, accepted: U32Array) -> None:
         """Note what became of drafts, in DRAM only: where drafts keep failing the next learn replaces the record."""
-        self._writes.feedback_many(keys, drafted, accepted)
-        self._marks.add_many(keys, drafted, accepted)
+        self._intake.feedback_many(keys, drafted, accepted)
 
     def touch_many(self, keys: U64Array) -> None:
         """Note a hit of cold records, (n,), in DRAM: never a write to NVMe. `drain` and `read_now` do so themselves."""
@@ -240,33 +220,33 @@ class ColdTier:
     def flush(self) -> None:
         """Return when every record taken is on disk, or was given up as unwritable."""
         self._writes.flush()
-        self._tick()
+        self._intake.tick()
 
     def pump(self) -> None:
         """Do the threads' work in the caller's thread. Only without `threaded`."""
         self._reads.pump()
         self._writes.pump()
-        self._tick()
+        self._intake.tick()
 
     def pump_slice(self) -> bool:
         """Like `pump` for one batch or one slice of background work; returns False where there was nothing to do."""
         return self._writes.pump_slice()
 
     def stats(self) -> StoreStats:
-        """Return the tier's figures: `records` counts what is stored and what waits in the buffer."""
+        """Return the tier's figures: `records` and `fill` count what is stored and what waits in the buffer."""
         disk = self._store.stats()
         return StoreStats(
-            records=len(self._store) + len(self._writes),
+            records=self._intake.room.records,
             bytes_used=disk.bytes_used,
             bytes_budget=disk.bytes_budget,
             lookups=self._lookups,
             hits=self._hits,
-            inserts=self._inserts,
+            inserts=self._intake.inserts,
             updates=disk.updates,
-            removes=self._removes,
-            rejected=self._rejected + self._writes.rejected,
+            removes=self._intake.removes,
+            rejected=self._intake.rejected + self._writes.rejected,
             evicted=0,
-            fill=disk.fill,
+            fill=self._intake.room.fill(disk),
         )
 
     def cold_stats(self) -> ColdStats:
@@ -281,10 +261,11 @@ class ColdTier:
             filter_queries=seen.queries,
             filter_negative=seen.negatives,
             filter_false_positive=seen.false_positives,
-            filter_bytes=seen.bytes_used + self._removed.bytes_used,
+            filter_bytes=seen.bytes_used,
+            filter_rebuilds=seen.rebuilds,
             buffered_hits=self._buffered_hits,
             buffer_bytes=writes.bytes_used,
-            known=self._known,
+            known=self._intake.known,
             bytes_written=writes.bytes_written,
             write_errors=writes.errors,
             corrupt=self._store.corrupt,

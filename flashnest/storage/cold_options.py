@@ -32,7 +32,8 @@ class ColdStats:
 
     queued: reads accepted; answered: of these, answered by the store; late: answered as a miss at their deadline;
     errors: answered as a miss because the store failed; dropped: not accepted, too many under way; known: inserts
-    skipped because the record is there; write_errors: records and removals lost to a failing disk.
+    skipped because the record is there; write_errors: records and removals lost to a failing disk; filter_negative: of
+    filter_queries, kept from the store; filter_false_positive: let through, and the store had nothing.
     """
 
     queued: int
@@ -44,6 +45,7 @@ class ColdStats:
     filter_negative: int
     filter_false_positive: int
     filter_bytes: int
+    filter_rebuilds: int
     buffered_hits: int
     buffer_bytes: int
     known: int

@@ -76,7 +76,9 @@ class ReadQueue:
         self._changed = threading.Condition()
         self._stopping = self._complained = False
         self.queued = self.answered = self.late = self.dropped = self.errors = 0
-        self.absent = np.zeros(0, np.uint64)
+        self._absent: list[U64Array] = []
+        none = np.zeros(0, np.uint64)
+        self._nothing = ColdAnswers(none.view(np.int64), none, none.view(np.bool_), np.zeros((0, words), np.uint32))
         self._thread = (
             threading.Thread(target=self._run, name="flashnest-cold-reads", daemon=True) if threaded else None
         )
@@ -142,9 +144,10 @@ class ReadQueue:
             self._changed.notify_all()
 
     def drain(self) -> ColdAnswers:
-        """Return the answers that arrived, and misses for what is past its deadline."""
+        """Return the answers that arrived, and misses for what is past its deadline. Nothing is the usual answer."""
+        if not self._ready and not self._is_late():
+            return self._nothing
         parts: list[ColdAnswers] = []
-        absent: list[U64Array] = [self.absent]
         while self._ready:
             number, found = self._ready.popleft()
             if (batch := self._finish(number)) is not None:
@@ -152,21 +155,25 @@ class ReadQueue:
                     self.errors += len(batch.keys)
                 else:
                     self.answered += len(batch.keys)
-                    absent.append(batch.keys[found.state == State.MISS])
+                    self._absent.append(batch.keys[found.state == State.MISS])
                 parts.append(self._answers(batch, found))
-        now = self._clock()
-        for batch in list(self._under_way.values()):
-            if now < batch.deadline:
-                break
+        while self._is_late():
+            batch = next(iter(self._under_way.values()))
             self._finish(batch.number)
             self.late += len(batch.keys)
             parts.append(self._answers(batch, None))
-        self.absent = np.concatenate(absent)
         return self._join(parts)
+
+    def _is_late(self) -> bool:
+        """Return whether the oldest batch under way is past its deadline."""
+        return bool(self._under_way) and self._clock() >= next(iter(self._under_way.values())).deadline
 
     def take_absent(self) -> U64Array:
         """Return the keys that the store was asked for and did not have, once."""
-        absent, self.absent = self.absent, np.zeros(0, np.uint64)
+        if not self._absent:
+            return self._nothing.keys
+        absent = np.concatenate(self._absent)
+        self._absent.clear()
         return absent
 
     def _finish(self, number: int) -> _Batch | None:
@@ -185,10 +192,7 @@ class ReadQueue:
         if len(parts) == 1:
             return parts[0]
         if not parts:
-            none = np.zeros(0, np.uint64)
-            return ColdAnswers(
-                np.zeros(0, np.int64), none, np.zeros(0, np.bool_), np.zeros((0, self._words), np.uint32)
-            )
+            return self._nothing
         return ColdAnswers(
             np.concatenate([p.tickets for p in parts]),
             np.concatenate([p.keys for p in parts]),

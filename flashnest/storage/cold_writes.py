@@ -45,10 +45,11 @@ class WriteBuffer:
         self._flush_interval_s = flush_interval_s
         self._since: float | None = None
         self._removes: list[U64Array] = []
+        self._removing = 0
         self._job: WriteJob | None = None
         self._boundary = False
         self._watched: list[U64Array] | None = None
-        self.rejected = self.errors = self.bytes_written = 0
+        self.rejected = self.errors = self.bytes_written = self.batches = 0
         self._lost = NO_KEYS
         self._worker = ColdWorker(store, threaded=threaded)
 
@@ -72,11 +73,9 @@ class WriteBuffer:
 
     @property
     def growth(self) -> int:
-        """Records that what waits here will add to the store; removals count against it."""
-        removes = sum(len(part) for part in self._removes)
-        if self._job is not None:
-            removes += len(self._job.removes)
-        return len(self) - 2 * removes
+        """Records that what waits here will add to the store, about; removals count against it."""
+        removing = self._removing + (len(self._job.removes) if self._job is not None else 0)
+        return len(self) - 2 * removing  # a removal is a record here and takes one there
 
     def lookup_many(self, keys: U64Array, found: Found) -> BoolArray:
         """Answer from the buffer; returns which keys it knows, (n,): found here, or removed and therefore a MISS."""
@@ -124,6 +123,7 @@ class WriteBuffer:
         taken = self.put_many(keys, rows)
         if taken.any():
             self._removes.append(keys[taken])
+            self._removing += int(np.count_nonzero(taken))
         return taken
 
     def feedback_many(self, keys: U64Array, drafted: U32Array, accepted: U32Array) -> None:
@@ -147,6 +147,7 @@ class WriteBuffer:
         removes = np.concatenate(self._removes) if self._removes else NO_KEYS
         self._job = WriteJob(self._active, removes)
         self._removes.clear()
+        self._removing = 0
         self._active, self._sealed = self._sealed, self._active
         self._since, self._boundary = None, True
         self._worker.submit(self._job)
@@ -196,6 +197,7 @@ class WriteBuffer:
         if job is None or not job.done:
             return
         self._job = None
+        self.batches += 1
         self._sealed.clear()
         if self._watched is not None:
             self._watched += [job.keys, job.removes]

@@ -41,6 +41,16 @@ def _wrong(slots: U64Array, counts: U32Array, keys: U64Array, after: int, wrong:
         wrong[i] = slots[at] == keys[i] and counts[at, 0] >= after and counts[at, 1] * 8 < counts[at, 0]
 
 
+@kernel
+def _forget(slots: U64Array, counts: U32Array, keys: U64Array) -> None:
+    for i in range(keys.shape[0]):
+        at = mix64(keys[i]) & _MASK
+        if slots[at] == keys[i]:
+            slots[at] = 0
+            counts[at, 0] = 0
+            counts[at, 1] = 0
+
+
 class ReplaceMarks:
     """Counts verification results of cold keys. One thread owns it."""
 
@@ -70,6 +80,4 @@ class ReplaceMarks:
 
     def forget_many(self, keys: U64Array) -> None:
         """Start keys, (n,), afresh: they were replaced."""
-        at = np.flatnonzero(np.isin(self._slots, keys))
-        self._slots[at] = 0
-        self._counts[at] = 0
+        _forget(self._slots, self._counts, keys)

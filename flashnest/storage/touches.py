@@ -86,7 +86,7 @@ def _forget(memory: U64Array, keys: U64Array) -> None:
 
 
 class Touches:
-    """Hits and last access of keys, uint64 (n,), in a table of fixed size. One thread owns it. A key of 0 is skipped."""
+    """Hits and last access by key in a table of fixed size. One thread owns it. Keys are uint64 (n,); 0 is none."""
 
     def __init__(self, budget_bytes: int) -> None:
         """Allocate at most `budget_bytes`, at least two lines of 64 bytes; pages are taken as keys arrive."""

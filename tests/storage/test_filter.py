@@ -1,24 +1,36 @@
-"""The membership filter never denies a key that it holds, and rarely lets another through."""
+"""The membership filter never denies a key that it holds, and rarely lets another through, also across rebuilds."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from records import spread
+from records import keys_of, spread
 
-from flashnest.storage.filter import FIRST_KEYS, MembershipFilter
+from flashnest.record import U64Array
+from flashnest.storage.filter import MembershipFilter
+from flashnest.storage.filter_layers import FIRST_KEYS, BloomLayers
+from flashnest.storage.fuse import FuseFilter, build_fuse
 
 
-@pytest.mark.parametrize("count", [10, FIRST_KEYS, 300_000])
-def test_held_keys_always_pass_and_others_rarely_do(count: int) -> None:
-    seen = MembershipFilter()
-    keys = np.random.default_rng(1).integers(1, 1 << 63, count, dtype=np.int64).astype(np.uint64)
-    seen.add_many(keys)
-    assert seen.contains_many(keys).all()
-    others = np.random.default_rng(2).integers(1 << 63, (1 << 64) - 1, 200_000, dtype=np.uint64)
+def random_keys(seed: int, count: int) -> U64Array:
+    return np.random.default_rng(seed).integers(1, (1 << 64) - 1, count, dtype=np.uint64)
+
+
+def sealed_of(keys: U64Array) -> FuseFilter:
+    return build_fuse([np.sort(keys)], len(keys))
+
+
+@pytest.mark.parametrize(("sealed", "added"), [(0, 10), (0, FIRST_KEYS), (0, 300_000), (200_000, 50_000)])
+def test_held_keys_always_pass_and_under_one_percent_of_others(sealed: int, added: int) -> None:
+    held, more = random_keys(1, sealed), random_keys(2, added)
+    seen = MembershipFilter(sealed_of(held))
+    seen.add_many(more)
+    assert seen.contains_many(held).all()
+    assert seen.contains_many(more).all()
+    others = random_keys(3, 200_000)
     passed = np.count_nonzero(seen.contains_many(others))
     assert passed < 0.01 * len(others)
-    assert seen.queries == count + len(others)
+    assert seen.queries == sealed + added + len(others)
     assert seen.negatives == len(others) - passed
 
 
@@ -29,33 +41,110 @@ def test_sequential_keys_do_not_raise_false_positives() -> None:
     assert np.count_nonzero(seen.contains_many(others)) < 1000
 
 
-def test_filter_grows_by_layers_and_costs_about_two_bytes_a_key() -> None:
-    seen = MembershipFilter()
-    first = seen.bytes_used
-    seen.add_many(spread(0, FIRST_KEYS * 5))
+def test_layers_grow_and_cost_about_two_bytes_a_key() -> None:
+    layers = BloomLayers()
+    first = layers.bytes_used
+    layers.add_many(spread(0, FIRST_KEYS * 5))
     assert first < FIRST_KEYS * 2
-    assert first * 4 < seen.bytes_used < FIRST_KEYS * 5 * 2.1
-
-
-def test_expected_keys_take_one_layer() -> None:
-    seen = MembershipFilter(expected_keys=200_000)
-    before = seen.bytes_used
-    seen.add_many(spread(0, 199_000))
-    assert seen.bytes_used == before
+    assert first * 4 < layers.bytes_used < FIRST_KEYS * 5 * 2.1
 
 
 def test_adding_known_keys_again_takes_no_room() -> None:
-    seen = MembershipFilter()
-    keys = spread(0, FIRST_KEYS // 2)
-    before = seen.bytes_used
+    layers, keys = BloomLayers(), spread(0, FIRST_KEYS // 2)
     for _ in range(6):
-        seen.add_many(keys)
-    assert seen.bytes_used == before
+        layers.add_many(keys)
+    assert len(layers.layers) == 1
+    assert FIRST_KEYS // 2 * 0.98 < layers.keys <= FIRST_KEYS // 2
+
+
+def test_sealed_part_costs_about_a_byte_and_a_delta_of_a_quarter_half_of_one() -> None:
+    seen = MembershipFilter(sealed_of(spread(0, 1_000_000)))
+    assert seen.bytes_used < 2.2 * 1_000_000
+    assert seen.sealed_keys == 1_000_000
 
 
 def test_write_path_queries_are_not_counted() -> None:
     seen = MembershipFilter()
     assert not seen.may_hold(spread(0, 10)).any()
+    assert not seen.knows_many(spread(0, 10)).any()
     assert seen.queries == seen.negatives == 0
     seen.count_false_positives(3)
     assert seen.false_positives == 3
+
+
+def test_removed_keys_may_pass_but_are_not_known() -> None:
+    seen = MembershipFilter(sealed_of(spread(0, 1000)))
+    seen.remove_many(spread(0, 10))
+    assert seen.may_hold(spread(0, 1000)).all()
+    known = seen.knows_many(spread(0, 1000))
+    assert not known[:10].any()
+    assert np.count_nonzero(known[10:]) >= 985
+
+
+def test_key_zero_never_passes() -> None:
+    seen = MembershipFilter()
+    seen.add_many(keys_of(0, 5))
+    assert seen.contains_many(keys_of(0, 5)).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_sift_gives_the_places_of_longer_keys_that_may_be_there(layers: int) -> None:
+    seen = MembershipFilter(sealed_of(keys_of(11, 12)))
+    if layers == 2:
+        seen.add_many(random_keys(1, 200_000))
+        assert len(seen._delta.layers) > 1
+    seen.add_many(keys_of(23, 31))
+    keys = np.array([[11, 12, 99], [21, 0, 23], [31, 32, 11]], np.uint64)
+    at = np.zeros(9, np.int64)
+    count = seen.sift(keys, np.array([0, -1, 2]), at)
+    expected = [1, 5]
+    extra = set(at[:count].tolist()) - set(expected)
+    assert [place for place in at[:count].tolist() if place not in extra] == expected
+    assert extra <= {2, 3}, "only keys that were asked can pass by mistake"
+    assert seen.queries == 4
+    assert seen.negatives == 4 - count
+
+
+def test_rebuild_is_due_when_a_quarter_has_changed() -> None:
+    seen = MembershipFilter(sealed_of(spread(0, 100_000)))
+    seen.add_many(spread(200_000, 15_000))
+    assert not seen.wants_rebuild
+    seen.remove_many(spread(0, 12_000))
+    assert seen.wants_rebuild
+
+
+def test_rebuild_keeps_every_key_and_forgets_the_removed() -> None:
+    seen = MembershipFilter(sealed_of(spread(0, 1000)))
+    seen.add_many(spread(1000, 20_000))
+    seen.remove_many(spread(0, 500))
+    seen.begin_rebuild()
+    assert not seen.wants_rebuild
+    seen.add_many(spread(100_000, 300))
+    seen.remove_many(spread(500, 10))
+    assert seen.may_hold(spread(0, 21_000)).all(), "the old parts answer meanwhile"
+    assert seen.may_hold(spread(100_000, 300)).all()
+    seen.finish_rebuild(sealed_of(spread(500, 20_500)))
+    assert seen.may_hold(spread(500, 20_500)).all()
+    assert seen.may_hold(spread(100_000, 300)).all()
+    assert np.count_nonzero(seen.may_hold(spread(0, 500))) < 20
+    assert not seen.knows_many(spread(500, 10)).any()
+    assert seen.rebuilds == 1
+    assert not seen.wants_rebuild
+
+
+def test_abandoned_rebuild_loses_nothing_and_waits_before_the_next() -> None:
+    seen = MembershipFilter()
+    seen.add_many(spread(0, 20_000))
+    seen.begin_rebuild()
+    seen.add_many(spread(50_000, 100))
+    seen.abandon_rebuild()
+    assert seen.may_hold(spread(0, 20_000)).all()
+    assert seen.may_hold(spread(50_000, 100)).all()
+    assert not seen.wants_rebuild
+    seen.add_many(spread(100_000, 25_000))
+    assert seen.wants_rebuild
+
+
+def test_finishing_what_was_not_begun_is_refused() -> None:
+    with pytest.raises(ValueError, match="no rebuild"):
+        MembershipFilter().finish_rebuild(sealed_of(keys_of(1)))
