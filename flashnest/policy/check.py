@@ -113,6 +113,6 @@ class _Checker:
         if not isinstance(hits, int) or not 2 <= hits <= MAX_WINDOW_HITS:
             written = self._source.slice(after.count.span)
             message = f"`after` counts from 2 to {MAX_WINDOW_HITS} hits, not `{written}`"
-            help_text = "a record is learnt once when it is first stored" if hits == 1 else ""
+            help_text = "leave `after` out: a new record is learnt once" if hits == 1 else ""
             raise rejected(self._source, "T404", after.count.span, message, help_text)
         return Admission(hits, self._constants.seconds(after.window, "the time of `after`"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from flashnest.policy.atoms import Atoms
 from flashnest.policy.conditions import Conditions
 from flashnest.policy.diagnostics import Diagnostic, Label, Note, Severity, unknown
 from flashnest.policy.facts import ALGORITHMS, FILL, MAX_TIME_S, time_words
@@ -39,6 +40,7 @@ class MoveChecker:
         self._source = source
         self._constants = constants
         self._conditions = conditions
+        self._atoms = Atoms(source, constants, conditions.classes.keys())
         self._tiers = tiers
         self._report = report
 
@@ -103,7 +105,7 @@ class MoveChecker:
     def _with_clause(self, rule: MoveRule, clause: Clause) -> MoveRule:
         match clause:
             case By(fact, descending):
-                return replace(rule, order=(self._conditions.orderable(fact), descending))
+                return replace(rule, order=(self._atoms.orderable(fact), descending))
             case Using(algorithm):
                 return replace(rule, using=self._algorithm(rule, algorithm))
             case Amount("cooldown", value):
@@ -130,8 +132,11 @@ class MoveChecker:
                 self._warning("T303", message, Label(until.span), "leave 2 points or more, better 10")
             return replace(rule, when_fill=high / 100, until_fill=low / 100)
         alone = when or until
-        if alone is not None:
-            other = "until fill < 80%" if alone is when else "when fill > 90%"
+        if isinstance(alone, Fill):
+            percent = self._percent(alone)
+            other = f"until fill < {percent / 2 if percent <= 10 else percent - 10:g}%"
+            if alone is until:
+                other = f"when fill > {min(percent + 10, 50 + percent / 2):g}%"
             message = f"`{alone.word}` alone: a move by fill needs a start and a stop"
             raise rejected(self._source, "T302", alone.span, message, f"add `{other}`")
         return rule

@@ -83,7 +83,7 @@ def _wrong_rule(policy: Policy, case: TestCase, rule: Rule | MoveRule | None, ex
 
 def _rule_number(policy: Policy, by: int | str) -> int | None:
     """Return the number of the rule that `by` names; a text is compared in canonical form."""
-    rules = (*policy.rules, *policy.moves.rules)
+    rules: tuple[Rule | MoveRule, ...] = (*policy.rules, *policy.moves.rules)
     if isinstance(by, int):
         return by if 1 <= by <= len(rules) else None
     document, _ = parse(Source(by))

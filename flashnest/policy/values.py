@@ -27,9 +27,11 @@ class Rejected(Exception):  # noqa: N818 - control flow inside the checker, neve
         self.diagnostic = diagnostic
 
 
-def rejected(source: Source, code: str, span: Span, message: str, help_text: str = "", label: str = "") -> Rejected:
+def rejected(
+    source: Source, code: str, span: Span, message: str, help_text: str = "", label: str = "", reason: str = ""
+) -> Rejected:
     """Return the exception for a finding at one place."""
-    notes = (Note("help", help_text),) if help_text else ()
+    notes = tuple(Note(kind, text) for kind, text in (("note", reason), ("help", help_text)) if text)
     return Rejected(Diagnostic(code, message, source, Label(span, label), notes=notes))
 
 
@@ -80,7 +82,7 @@ class Constants:
             return constant
         got = noun(constant.dimension) if isinstance(constant, Quantity) else "a string"
         wanted = " or ".join(f"`{example(one)}`" for one in allowed)
-        message = f"{what} is {noun(allowed[0])}, `{self.source.slice(value.span)}` is {got}"
+        message = f"{what} is {' or '.join(noun(one) for one in allowed)}, `{self.source.slice(value.span)}` is {got}"
         raise rejected(self.source, "T401", value.span, message, f"write it like {wanted}{_per_second(constant)}")
 
     def seconds(self, value: Value, what: str) -> int:
@@ -192,7 +194,7 @@ class Constants:
             message = f"`{fact.name}` cannot be compared with `{written}`: at most {time_words(fact.top)}"
         else:
             message = f"`{fact.name}` is never {code}: it goes from {fact.low} to {fact.high}"
-        return rejected(self.source, "T404", span, message, fact.reason)
+        return rejected(self.source, "T404", span, message, reason=fact.reason)
 
     def _mismatch(self, fact: Fact, span: Span, help_text: str, got: str = "") -> Rejected:
         written = self.source.slice(span)
