@@ -1,230 +1,324 @@
-"""Machine code of the DRAM table, the half that changes it: insert, remove, evict, feedback. Owns no memory.
+"""Machine code of the DRAM table, the half that changes it: insert, learn, remove, feedback, clear. Owns no memory.
 
-The layout and the probing are those of `kernels.py`.
+The layout and the probing are those of `kernels_layout.py`. Whatever changes which row a key has, or where it lies,
+happens between `begin_change` and `end_change` of that key, so that readers in other threads notice. Use of a record
+(hits, draft counts) changes single words of its row and needs no notice.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from flashnest import record
+from flashnest.hashing import hash_tail
 from flashnest.jit import inline_kernel, kernel
-from flashnest.record import BoolArray, Kind, U32Array, U64Array
-from flashnest.storage.kernels import (
+from flashnest.record import CHAIN, MAX_NGRAM_LENGTHS, BoolArray, I32Array, U32Array, U64Array
+from flashnest.storage.kernels_layout import (
     ABSENT,
     BLOCK,
     BUCKET_KEYS,
-    HITS,
+    INSERTS,
     KEY_MASK,
     KEYS,
-    LAST_ACCESS,
-    LINE,
-    META,
+    MAX_RECORDS,
     ONE,
-    PLAIN,
-    REFERENCED,
+    RECORDS,
+    THREE,
+    UPDATES,
     ZERO,
-    add_capped,
+    Layout,
     ask_bucket,
-    copy_row,
+    begin_change,
     count_mask,
-    find_row,
+    end_change,
+    find,
+    find_free,
     home,
-    unit_of,
+    intern,
+    key_of,
+    layout_of,
+    line_of,
+    next_bucket,
+    row_of,
 )
-from flashnest.storage.lines import first_bit, match_line
+from flashnest.storage.lines import first_bit, match_line, prefetch_row
+from flashnest.storage.packed import QUEUE_MASK, feed_row, merge_header, pack_row, same_record
 
 _U64 = np.uint64
-_TWO = _U64(2)
-_INSERTED, _DRAFTED, _ACCEPTED = _U64(record.INSERTED), _U64(record.DRAFTED), _U64(record.ACCEPTED)
-_REFS, _CHAIN = _U64(record.REFS), _U64(record.CHAIN)
-_KIND = np.uint32(0xFF)
+_META, _NAMESPACE, _REFS = _U64(record.META), _U64(record.NAMESPACE), _U64(record.REFS)
+_CHAIN = _U64(CHAIN)
+_TOKENS_SHIFT, _LENGTH_SHIFT = np.uint32(8), np.uint32(16)
+_POSITIONS: Final = BLOCK // 4
+"""Positions whose n-grams `table_learn` stores together."""
 
 
 @inline_kernel
-def _overwrite(memory: U32Array, row: np.uint64, new: U32Array, item: np.uint64, words: np.uint64) -> None:
+def _copy(layout: Layout, row: np.uint64, source: U64Array, item: np.uint64) -> None:
+    for word in range(np.int64(layout.row)):
+        layout.memory[row + _U64(word)] = source[item + _U64(word)]
+
+
+@inline_kernel
+def _overwrite(layout: Layout, slot: np.uint64, key: np.uint64, new: U64Array, item: np.uint64) -> None:
     """Replace a stored row, keeping its facts unless its kind or first continuation token changes."""
-    kind = new[item + META] & _KIND
-    same = (memory[row + META] & _KIND) == kind and memory[row + _CHAIN] == new[item + _CHAIN]
-    hits, inserted, referenced = memory[row + HITS], memory[row + _INSERTED], memory[row + META] & REFERENCED
-    drafted, accepted, refs = memory[row + _DRAFTED], memory[row + _ACCEPTED], memory[row + _REFS]
-    copy_row(memory, row, new, item, words)
-    memory[row + META] &= PLAIN
-    if same:
-        memory[row + META] |= referenced
-        memory[row + HITS], memory[row + _INSERTED] = hits, inserted
-        memory[row + _DRAFTED], memory[row + _ACCEPTED] = drafted, accepted
-        if kind == np.uint32(Kind.NGRAM):
-            memory[row + _REFS] = add_capped(refs, max(new[item + _REFS], np.uint32(1)))
+    row = row_of(layout, slot)
+    low, high = layout.memory[row], layout.memory[row + ONE]
+    if same_record(layout.memory, row, new, item, layout.bits):
+        merge_header(low, high, new, item)
+    else:
+        new[item] |= low & QUEUE_MASK
+    begin_change(layout, key)
+    _copy(layout, row, new, item)
+    end_change(layout, key)
 
 
 @inline_kernel
-def _claim(lines: U64Array, unit: np.uint64, buckets: np.uint64, words: np.uint64, key: np.uint64) -> np.uint64:
+def _claim(layout: Layout, key: np.uint64) -> np.uint64:
     """Put an absent key into the first free slot of its path, counting it in every bucket that it passes."""
-    bucket, mask = home(key, buckets), count_mask(key)
+    bucket, mask = home(key, layout.buckets), count_mask(key)
     one = mask & (ZERO - mask)
     while True:
-        base = bucket * (unit // _TWO)
-        free = match_line(lines, base, ZERO) & KEY_MASK
+        line = line_of(layout, bucket)
+        free = match_line(layout.memory, line, ZERO) & KEY_MASK
         if free != ZERO:
-            slot = first_bit(free)
-            lines[base + slot] = key
-            return bucket * unit + LINE + slot * words
-        if lines[base + KEYS] & mask != mask:  # a count of 255 stays: correct, if slower, whatever keys are given
-            lines[base + KEYS] += one
-        bucket += ONE
-        if bucket == buckets:
-            bucket = ZERO
+            lane = first_bit(free)
+            layout.memory[line + lane] = key
+            return (bucket << THREE) | lane
+        if layout.memory[line + KEYS] & mask != mask:  # a count of 255 stays: correct, if slower, whatever the keys
+            layout.memory[line + KEYS] += one
+        bucket = next_bucket(layout, bucket)
+
+
+@inline_kernel
+def _ask_row(layout: Layout, key: np.uint64) -> None:
+    """Ask for the row that a key has or will get."""
+    slot = find(layout, key)
+    if slot == ABSENT:
+        slot = find_free(layout, key)
+    prefetch_row(layout.memory, row_of(layout, slot))
+
+
+@inline_kernel
+def _put(layout: Layout, key: np.uint64, packed: U64Array, item: np.uint64) -> int:
+    """Insert or overwrite one record; returns 1 where it is new, 0 where it was there, -1 where there is no room."""
+    slot = find(layout, key)
+    if slot != ABSENT:
+        _overwrite(layout, slot, key, packed, item)
+        return 0
+    if key == ZERO or layout.desk[RECORDS] >= layout.desk[MAX_RECORDS]:
+        return -1
+    begin_change(layout, key)
+    _copy(layout, row_of(layout, _claim(layout, key)), packed, item)
+    end_change(layout, key)
+    layout.desk[RECORDS] += ONE
+    return 1
+
+
+@inline_kernel
+def _count(desk: U64Array, inserted: int, updated: int) -> None:
+    desk[INSERTS] += _U64(inserted)
+    desk[UPDATES] += _U64(updated)
 
 
 @kernel
-def table_insert(
-    memory: U32Array, row_words: int, keys: U64Array, rows: U32Array, stored: BoolArray, now: int, room: int
-) -> tuple[int, int]:
-    """Insert or overwrite as `Store.insert_many` says, at most `room` new records; returns (inserted, overwritten).
+def table_insert(desk: U64Array, keys: U64Array, rows: U32Array, stored: BoolArray, now: int) -> int:
+    """Insert or overwrite as `Store.insert_many` says while there is room; returns how many are new.
 
-    A row that comes with INSERTED 0 is given the time `now` as INSERTED and LAST_ACCESS. Returns (-1, 0) where the
-    arrays do not fit together.
+    A row that comes with INSERTED 0 is given the time `now` as INSERTED and LAST_ACCESS.
     """
-    if rows.shape[0] < keys.shape[0] or rows.shape[1] != row_words or memory.shape[0] == 0:
-        return -1, 0
-    words = _U64(row_words)
-    unit = unit_of(words)
-    lines, new, buckets = memory.view(np.uint64), rows.reshape(-1), _U64(memory.shape[0]) // unit
-    now32, inserted, updated = np.uint32(now), 0, 0
-    for start in range(0, keys.shape[0] + BLOCK, BLOCK):
+    layout, flat = layout_of(desk), rows.reshape(-1)
+    words, packed = _U64(layout.words), np.empty(np.int64(layout.row), np.uint64)
+    inserted = updated = 0
+    for start in range(0, keys.shape[0] + 2 * BLOCK, BLOCK):
         for i in range(start, min(start + BLOCK, keys.shape[0])):
-            ask_bucket(lines, unit, buckets, keys[i])
+            ask_bucket(layout, keys[i])
         for i in range(max(0, start - BLOCK), min(start, keys.shape[0])):
-            row = find_row(lines, unit, buckets, words, keys[i])
-            stored[i] = keys[i] != ZERO and (row != ABSENT or inserted < room)
-            if not stored[i]:
-                continue
-            if row != ABSENT:
-                updated += 1
-                _overwrite(memory, row, new, _U64(i) * words, words)
-            else:
-                inserted += 1
-                row = _claim(lines, unit, buckets, words, keys[i])
-                copy_row(memory, row, new, _U64(i) * words, words)
-                memory[row + META] &= PLAIN
-            if memory[row + _INSERTED] == np.uint32(0):
-                memory[row + _INSERTED] = now32
-                memory[row + LAST_ACCESS] = now32
-    return inserted, updated
+            _ask_row(layout, keys[i])
+        for i in range(max(0, start - 2 * BLOCK), min(start - BLOCK, keys.shape[0])):
+            item = _U64(i) * words
+            name = intern(layout, flat[item + _NAMESPACE])
+            pack_row(packed, ZERO, flat, item, layout.words, layout.bits, name, now)
+            new = _put(layout, keys[i], packed, ZERO)
+            stored[i] = new >= 0
+            inserted += new == 1
+            updated += new == 0
+    _count(desk, inserted, updated)
+    return inserted
 
 
 @inline_kernel
-def _uncount(
-    lines: U64Array, unit: np.uint64, buckets: np.uint64, key: np.uint64, first: np.uint64, last: np.uint64
-) -> None:
+def _ngram_row(row: U32Array, tokens: I32Array, position: int, length: int, namespace: np.uint32) -> None:
+    """Write the row of an n-gram that ends before `position`: what follows, cut at `length`; the match is set later."""
+    chain = min(row.shape[0] - CHAIN, length - position)
+    row[:] = 0
+    row[_META] = np.uint32(chain) << _LENGTH_SHIFT
+    row[_NAMESPACE] = namespace
+    row[_REFS] = np.uint32(1)
+    for j in range(chain):
+        row[_CHAIN + _U64(j)] = np.uint32(tokens[position + j])
+
+
+@kernel
+def table_learn(
+    desk: U64Array,
+    tokens: I32Array,
+    start: int,
+    stop: int,
+    length: int,
+    salt: np.uint64,
+    lengths: I32Array,
+    namespace: int,
+    now: int,
+    learnt: U64Array,
+) -> tuple[int, int]:
+    """Store the n-grams that end before each of start..stop-1 of one text; returns (how many are stored, no room for).
+
+    learnt uint64 receives the keys that are stored.
+
+    What `hash_positions`, building rows and `table_insert` do in turn, in one pass: the chain of a position is packed
+    once for all lengths, and no row is written to be read again.
+    """
+    layout, step = layout_of(desk), lengths.shape[0]
+    words, size = layout.words, np.int64(layout.row)
+    keys, packed = np.zeros((3 * _POSITIONS, MAX_NGRAM_LENGTHS), np.uint64), np.empty(size, np.uint64)
+    row, scratch = np.empty(words, np.uint32), np.empty(size, np.uint64)
+    name, inserted, updated, refused = intern(layout, np.uint32(namespace)), 0, 0, 0
+    for at in range(start, stop + 2 * _POSITIONS, _POSITIONS):
+        for p in range(at, min(at + _POSITIONS, stop)):
+            ring = keys[p % (3 * _POSITIONS)]
+            for k in range(hash_tail(tokens, p, lengths, salt, ring), step):
+                ring[k] = ZERO
+            for k in range(step):
+                ask_bucket(layout, ring[k])
+        for p in range(max(start, at - _POSITIONS), min(at, stop)):
+            for k in range(step):
+                _ask_row(layout, keys[p % (3 * _POSITIONS), k])
+        for p in range(max(start, at - 2 * _POSITIONS), min(at - _POSITIONS, stop)):
+            _ngram_row(row, tokens, p, length, np.uint32(namespace))
+            pack_row(packed, ZERO, row, ZERO, words, layout.bits, name, now)
+            for k in range(step):
+                key = keys[p % (3 * _POSITIONS), k]
+                if key != ZERO:
+                    scratch[:] = packed
+                    scratch[0] |= _U64(lengths[k])
+                    new = _put(layout, key, scratch, ZERO)
+                    if new < 0:
+                        refused += 1
+                        continue
+                    learnt[inserted + updated] = key
+                    inserted += new == 1
+                    updated += new == 0
+    _count(desk, inserted, updated)
+    return inserted + updated, refused
+
+
+@inline_kernel
+def _uncount(layout: Layout, key: np.uint64, first: np.uint64, last: np.uint64) -> None:
     """Take a key out of the counts of buckets first..last-1, which it had passed."""
     mask = count_mask(key)
     one = mask & (ZERO - mask)
     while first != last:
-        if lines[first * (unit // _TWO) + KEYS] & mask != mask:
-            lines[first * (unit // _TWO) + KEYS] -= one
-        first += ONE
-        if first == buckets:
-            first = ZERO
+        line = line_of(layout, first)
+        if layout.memory[line + KEYS] & mask != mask:
+            layout.memory[line + KEYS] -= one
+        first = next_bucket(layout, first)
 
 
 @inline_kernel
-def _passed(lines: U64Array, unit: np.uint64, buckets: np.uint64, hole: np.uint64, bucket: np.uint64) -> np.uint64:
-    """Return the slot in `bucket` of a key that had passed bucket `hole` on its way, or KEYS where there is none."""
-    away = bucket - hole if bucket >= hole else bucket + buckets - hole
-    for j in range(BUCKET_KEYS):
-        key = lines[bucket * (unit // _TWO) + _U64(j)]
-        if key != ZERO:
-            first = home(key, buckets)
-            if (bucket - first if bucket >= first else bucket + buckets - first) >= away:
-                return _U64(j)
+def _distance(layout: Layout, first: np.uint64, last: np.uint64) -> np.uint64:
+    """Return how many buckets a walk from `first` to `last` passes."""
+    return last - first if last >= first else last + layout.buckets - first
+
+
+@inline_kernel
+def _passed(layout: Layout, hole: np.uint64, bucket: np.uint64) -> np.uint64:
+    """Return the lane in `bucket` of a key that had passed bucket `hole` on its way, or KEYS where there is none."""
+    away, line = _distance(layout, hole, bucket), line_of(layout, bucket)
+    for lane in range(BUCKET_KEYS):
+        key = layout.memory[line + _U64(lane)]
+        if key != ZERO and _distance(layout, home(key, layout.buckets), bucket) >= away:
+            return _U64(lane)
     return KEYS
 
 
 @inline_kernel
-def _release(memory: U32Array, unit: np.uint64, buckets: np.uint64, words: np.uint64, row: np.uint64) -> None:
-    """Free a row's slot, then pull back keys that had passed it, until no bucket with a free slot was passed by any.
+def _find_passed(layout: Layout, hole: np.uint64) -> np.uint64:
+    """Return the nearest slot of a key that had passed bucket `hole`, or ABSENT."""
+    bucket = next_bucket(layout, hole)
+    while bucket != hole:
+        lane = _passed(layout, hole, bucket)
+        if lane != KEYS:
+            return (bucket << THREE) | lane
+        bucket = next_bucket(layout, bucket)
+    return ABSENT  # only where counts are stuck at their most
+
+
+@inline_kernel
+def _release(layout: Layout, slot: np.uint64) -> None:
+    """Free a slot, then pull back keys that had passed it, until no bucket with a free slot was passed by any.
 
     Without the pulling back, keys stay where a once full table put them: after ten times its records had come and gone
     at load 0.8 an absent key cost 19 lines; with it, 2.1, as in a table filled once.
     """
-    lines, half = memory.view(np.uint64), unit // _TWO
-    bucket, slot = row // unit, (row % unit - LINE) // words
-    key = lines[bucket * half + slot]
-    _uncount(lines, unit, buckets, key, home(key, buckets), bucket)
-    while lines[bucket * half + KEYS] != ZERO:
-        other = bucket
-        found = KEYS
-        while found == KEYS:
-            other += ONE
-            if other == buckets:
-                other = ZERO
-            if other == bucket:
-                break
-            found = _passed(lines, unit, buckets, bucket, other)
-        if found == KEYS:
-            break  # only where counts are stuck at their most
-        key = lines[other * half + found]
-        lines[bucket * half + slot] = key
-        copy_row(memory, bucket * unit + LINE + slot * words, memory, other * unit + LINE + found * words, words)
-        _uncount(lines, unit, buckets, key, bucket, other)
-        bucket, slot = other, found
-    lines[bucket * half + slot] = ZERO
+    memory, key = layout.memory, key_of(layout, slot)
+    begin_change(layout, key)
+    _uncount(layout, key, home(key, layout.buckets), slot >> THREE)
+    memory[line_of(layout, slot >> THREE) + (slot & KEYS)] = ZERO
+    end_change(layout, key)
+    while memory[line_of(layout, slot >> THREE) + KEYS] != ZERO:
+        other = _find_passed(layout, slot >> THREE)
+        if other == ABSENT:
+            return
+        key = key_of(layout, other)
+        begin_change(layout, key)
+        _copy(layout, row_of(layout, slot), memory, row_of(layout, other))
+        memory[line_of(layout, slot >> THREE) + (slot & KEYS)] = key
+        _uncount(layout, key, slot >> THREE, other >> THREE)
+        memory[line_of(layout, other >> THREE) + (other & KEYS)] = ZERO
+        end_change(layout, key)
+        slot = other
 
 
 @kernel
-def table_remove(memory: U32Array, row_words: int, keys: U64Array, removed: BoolArray) -> int:
+def table_remove(desk: U64Array, keys: U64Array, removed: BoolArray) -> int:
     """Remove records; writes whether each was there, returns how many."""
-    words = _U64(row_words)
-    unit = unit_of(words)
-    lines, buckets, count = memory.view(np.uint64), _U64(memory.shape[0]) // unit, 0
-    for i in range(keys.shape[0]):
-        row = ABSENT
-        if keys[i] != ZERO:
-            row = find_row(lines, unit, buckets, words, keys[i])
-        removed[i] = row != ABSENT
-        if removed[i]:
-            _release(memory, unit, buckets, words, row)
-            count += 1
+    layout, count = layout_of(desk), 0
+    for start in range(0, keys.shape[0] + BLOCK, BLOCK):
+        for i in range(start, min(start + BLOCK, keys.shape[0])):
+            ask_bucket(layout, keys[i])
+        for i in range(max(0, start - BLOCK), min(start, keys.shape[0])):
+            slot = find(layout, keys[i])
+            removed[i] = slot != ABSENT
+            if removed[i]:
+                _release(layout, slot)
+                count += 1
+    desk[RECORDS] -= _U64(count)
     return count
 
 
 @kernel
-def table_feedback(memory: U32Array, row_words: int, keys: U64Array, drafted: U32Array, accepted: U32Array) -> None:
+def table_feedback(desk: U64Array, keys: U64Array, drafted: U32Array, accepted: U32Array) -> None:
     """Add draft counts to the records that are there."""
-    words = _U64(row_words)
-    unit = unit_of(words)
-    lines, buckets = memory.view(np.uint64), _U64(memory.shape[0]) // unit
+    layout = layout_of(desk)
     for i in range(keys.shape[0]):
-        row = find_row(lines, unit, buckets, words, keys[i])
-        if row != ABSENT and keys[i] != ZERO:
-            memory[row + _DRAFTED] = add_capped(memory[row + _DRAFTED], drafted[i])
-            memory[row + _ACCEPTED] = add_capped(memory[row + _ACCEPTED], accepted[i])
+        slot = find(layout, keys[i])
+        if slot != ABSENT:
+            feed_row(layout.memory, row_of(layout, slot), drafted[i], accepted[i])
 
 
 @kernel
-def table_evict(memory: U32Array, row_words: int, hand: int, keys: U64Array, out: U32Array) -> tuple[int, int]:
-    """Move the clock hand on until `keys` is full, at most as many as there are; returns (records evicted, the hand).
-
-    The hand visits slot 0 of every bucket, then slot 1 of every bucket, and so on. Row by row it would empty one
-    stretch of the table while the rest overfills: probes grew to 1300 buckets. A record found since the hand last
-    passed is spared once.
-    """
-    words = _U64(row_words)
-    unit = unit_of(words)
-    lines, flat, buckets, count = memory.view(np.uint64), out.reshape(-1), _U64(memory.shape[0]) // unit, 0
-    slots = np.int64(buckets * KEYS)
-    while count < keys.shape[0]:
-        bucket, slot = _U64(hand) % buckets, _U64(hand) // buckets
-        row = bucket * unit + LINE + slot * words
-        key = lines[bucket * (unit // _TWO) + slot]
-        if key != ZERO and not memory[row + META] & REFERENCED:
-            keys[count] = key
-            copy_row(flat, _U64(count) * words, memory, row, words)
-            _release(memory, unit, buckets, words, row)
-            count += 1
-        else:
-            memory[row + META] &= PLAIN
-        hand = hand + 1 if hand + 1 < slots else 0
-    return count, hand
+def table_clear(desk: U64Array) -> None:
+    """Forget every record."""
+    layout = layout_of(desk)
+    for bucket in range(np.int64(layout.buckets)):
+        line = line_of(layout, _U64(bucket))
+        for lane in range(BUCKET_KEYS):
+            key = layout.memory[line + _U64(lane)]
+            if key != ZERO:
+                begin_change(layout, key)
+                layout.memory[line + _U64(lane)] = ZERO
+                end_change(layout, key)
+        layout.memory[line + KEYS] = ZERO
+    desk[RECORDS] = ZERO

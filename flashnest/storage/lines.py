@@ -1,7 +1,7 @@
-"""Cache-line operations that numba has no words for: prefetch, compare eight keys at once, copy 64 bytes.
+"""Machine operations that numba has no words for: prefetch, compare eight keys at once, ordered loads and stores.
 
-Each is one or two LLVM vector instructions, so they run on any CPU that LLVM targets. Owns no memory and checks no
-bounds: callers guarantee that the index is inside the array.
+Each is one or two LLVM instructions, so they run on any CPU that LLVM targets. Owns no memory and checks no bounds:
+callers guarantee that an index is inside the array and that an address is alive.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+import numba
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from flashnest.record import U32Array, U64Array
+from flashnest.jit import inline_kernel
+from flashnest.record import U8Array, U16Array, U32Array, U64Array
 
-LINE_WORDS: Final = 16
-"""uint32 words in a 64-byte cache line; a row of the default chain length is exactly one line."""
+LINE_BYTES: Final = 64
+"""Bytes in a cache line."""
 
 _I1, _I8, _I32, _I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _Codegen = Callable[[Any, Any, Any, Any], Any]
@@ -67,24 +69,94 @@ def _first_bit(typing_context: Any, mask: Any) -> tuple[Any, _Codegen]:
     return types.uint64(types.uint64), codegen
 
 
-def _copy_line(typing_context: Any, to: Any, to_item: Any, source: Any, item: Any) -> tuple[Any, _Codegen]:
+def _pointer(typing_context: Any, address: Any) -> tuple[Any, _Codegen]:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        into = _address(context, builder, signature.args[0], args[0], args[1])
-        out_of = _address(context, builder, signature.args[2], args[2], args[3])
-        line = builder.load(_vector_pointer(builder, out_of, _I32, LINE_WORDS), align=4)
-        builder.store(line, _vector_pointer(builder, into, _I32, LINE_WORDS), align=4)
+        return builder.inttoptr(args[0], cgutils.voidptr_t)
+
+    return types.voidptr(address), codegen
+
+
+def _load_acquire(typing_context: Any, array: Any, item: Any) -> tuple[Any, _Codegen]:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        address = _address(context, builder, signature.args[0], args[0], args[1])
+        return builder.load_atomic(builder.bitcast(address, _I32.as_pointer()), "acquire", 4)
+
+    return types.uint32(array, types.uint64), codegen
+
+
+def _store_release(typing_context: Any, array: Any, item: Any, value: Any) -> tuple[Any, _Codegen]:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        address = _address(context, builder, signature.args[0], args[0], args[1])
+        builder.store_atomic(args[2], builder.bitcast(address, _I32.as_pointer()), "release", 4)
         return context.get_dummy_value()
 
-    return types.void(to, types.uint64, source, types.uint64), codegen
+    return types.void(array, types.uint64, types.uint32), codegen
+
+
+def _fence(ordering: str) -> Callable[..., Any]:
+    def typed(typing_context: Any) -> tuple[Any, _Codegen]:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            builder.fence(ordering)
+            return context.get_dummy_value()
+
+        return types.void(), codegen
+
+    return typed
+
+
+def _touch(typing_context: Any, array: Any, item: Any) -> tuple[Any, _Codegen]:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        address = _address(context, builder, signature.args[0], args[0], args[1])
+        builder.atomic_rmw("or", builder.bitcast(address, _I64.as_pointer()), _I64(0), "monotonic")
+        return context.get_dummy_value()
+
+    return types.void(array, types.uint64), codegen
 
 
 prefetch_keys = cast(Callable[[U64Array, np.uint64], None], intrinsic(_prefetch(0)))
 """Ask for the line of element `item`, to be read soon."""
-prefetch_row = cast(Callable[[U32Array, np.uint64], None], intrinsic(_prefetch(1)))
+prefetch_row = cast(Callable[[U64Array, np.uint64], None], intrinsic(_prefetch(1)))
 """Ask for the line of element `item` (flat index), to be written soon."""
 match_line = cast(Callable[[U64Array, np.uint64, np.uint64], np.uint64], intrinsic(_match_line))
 """Compare the eight elements from `item` (a multiple of 8, 64-byte aligned) with a key; bit i set where i is equal."""
 first_bit = cast(Callable[[np.uint64], np.uint64], intrinsic(_first_bit))
 """Return the index of the lowest set bit; undefined for 0."""
-copy_line = cast(Callable[[U32Array, np.uint64, U32Array, np.uint64], None], intrinsic(_copy_line))
-"""Copy 16 words from flat index `item` of `source` to flat index `to_item` of `to`."""
+touch = cast(Callable[[U64Array, np.uint64], None], intrinsic(_touch))
+"""Write element `item` as it is, atomically: its page is there afterwards, and no other thread's write is undone."""
+load_acquire = cast(Callable[[U32Array, np.uint64], np.uint32], intrinsic(_load_acquire))
+"""Read an element; what the writer stored before its `store_release` is seen by what is read after this."""
+store_release = cast(Callable[[U32Array, np.uint64, np.uint32], None], intrinsic(_store_release))
+"""Write an element after everything that was written before."""
+fence_acquire = cast(Callable[[], None], intrinsic(_fence("acquire")))
+"""Keep reads before this before the reads after it."""
+fence_release = cast(Callable[[], None], intrinsic(_fence("release")))
+"""Keep writes before this before the writes after it."""
+_pointer_to = cast(Callable[[np.uint64], Any], intrinsic(_pointer))
+
+
+@inline_kernel
+def u8_at(address: np.uint64, size: np.uint64) -> U8Array:
+    """View `size` bytes at an address as an array; a kernel's way to memory without an array argument to unbox."""
+    view: U8Array = numba.carray(_pointer_to(address), (size,), np.uint8)
+    return view
+
+
+@inline_kernel
+def u16_at(address: np.uint64, size: np.uint64) -> U16Array:
+    """View `size` uint16 at an address."""
+    view: U16Array = numba.carray(_pointer_to(address), (size,), np.uint16)
+    return view
+
+
+@inline_kernel
+def u32_at(address: np.uint64, size: np.uint64) -> U32Array:
+    """View `size` uint32 at an address."""
+    view: U32Array = numba.carray(_pointer_to(address), (size,), np.uint32)
+    return view
+
+
+@inline_kernel
+def u64_at(address: np.uint64, size: np.uint64) -> U64Array:
+    """View `size` uint64 at an address."""
+    view: U64Array = numba.carray(_pointer_to(address), (size,), np.uint64)
+    return view

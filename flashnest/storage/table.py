@@ -1,69 +1,88 @@
-"""The DRAM tier: a hash table of fixed-size rows in one allocation. Never reads a clock of its own, never does I/O.
+"""The DRAM tier: a hash table of packed rows in one allocation. Never reads a clock of its own, never does I/O.
 
-One allocation holds as many units (a 64-byte bucket of seven keys and their rows, 64 bytes each with the default chain)
-as the budget allows: `bytes_used` is what is allocated, from the first record to the last. Pages are
-touched, and so taken from the machine, only as records arrive; numpy asks for 2 MiB pages by itself.
+One allocation holds as many units (two 64-byte buckets of seven keys and their fourteen packed rows) as the budget
+allows: `bytes_used` is what is allocated, from the first record to the last. Rows go in and come out as uint32 words,
+at the resolution that `packed.py` states.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final, NoReturn
 
 import numpy as np
 
 from flashnest.errors import StoreClosedError, StoreFullError
-from flashnest.record import BoolArray, I64Array, Tier, U32Array, U64Array
-from flashnest.storage import kernels, kernels_write
-from flashnest.storage.kernels import BUCKET_KEYS
-from flashnest.storage.lines import LINE_WORDS
+from flashnest.record import BoolArray, I32Array, I64Array, Tier, U32Array, U64Array
+from flashnest.storage import desk as memory
+from flashnest.storage import kernels, kernels_layout, kernels_peek, kernels_write
+from flashnest.storage.clock import ClockHand, Evictor
+from flashnest.storage.desk import PageToucher
+from flashnest.storage.kernels_layout import UNIT_KEYS
+from flashnest.storage.packed import TOKEN_BITS
 from flashnest.storage.store import ClockS, Found, StoreStats
 
 MAX_LOAD: Final = 0.8
 """Share of slots that may be taken. Bucket lines that a hit / a miss reads: 1.12 / 1.6 at 0.75, 1.19 / 2.1 at 0.8,
 1.3 / 3.1 at 0.85."""
 
-_LINE_BYTES: Final = 64
 _SCAN_RECORDS: Final = 8192
 _INSERT_RECORDS: Final = 4096
+_LEARN_POSITIONS: Final = 1024
 
 
 class DramTable:
     """A `Store` in DRAM. One thread owns it, as the protocol says; kernels release the GIL.
 
-    With `evict` a full table makes room for new records by a second-chance clock over the rows; without, `insert_many`
-    rejects what does not fit. A `Router` chooses call by call.
+    `peek_many` is for any other thread at any time; everything else is the owner's. With `evict` a full table makes
+    room for new records by its eviction algorithm; without, `insert_many` rejects what does not fit. A `Router` chooses
+    call by call.
     """
 
     def __init__(
-        self, budget_bytes: int, *, words: int, clock_s: ClockS, tier: Tier = Tier.DRAM, evict: bool = True
+        self,
+        budget_bytes: int,
+        *,
+        words: int,
+        clock_s: ClockS,
+        tier: Tier = Tier.DRAM,
+        evict: bool = True,
+        token_bits: int = TOKEN_BITS,
+        namespaces: Sequence[int] = (),
+        populate: bool = True,
     ) -> None:
-        """Allocate. Raises StoreFullError where the budget holds not one bucket of seven records."""
-        unit_bytes = 4 * kernels.unit_words(words)
-        buckets = (budget_bytes - _LINE_BYTES) // unit_bytes
-        if buckets < 1:
+        """Allocate.
+
+        Continuations end before a token of more than `token_bits` bits. `namespaces`: ids that stay exact whatever
+        others come. `populate`: take the memory from the machine now, in a thread, rather than as records arrive.
+        Raises StoreFullError where the budget holds not one unit of fourteen records.
+        """
+        fixed, unit_bytes = memory.fixed_bytes(budget_bytes), 8 * kernels_layout.unit_words(words, token_bits)
+        units = (budget_bytes - fixed) // unit_bytes
+        if units < 1:
             raise StoreFullError(
                 f"a table of {budget_bytes} bytes holds no record",
-                why=f"the smallest table takes {unit_bytes + _LINE_BYTES} bytes",
+                why=f"the smallest table takes {unit_bytes + fixed} bytes",
                 fix=f"give the {tier.name.lower()} tier a larger capacity",
             )
         self.tier = tier
-        self._code = int(tier)
-        self._budget_bytes = budget_bytes
-        self._clock_s = clock_s
-        self._evict = evict
-        # 64 bytes more than needed, to start on a line of its own: numpy aligns to 16.
-        self._allocated = np.zeros(buckets * unit_bytes + _LINE_BYTES, np.uint8)
-        skip = -self._allocated.ctypes.data % _LINE_BYTES
-        self._memory: U32Array = self._allocated[skip : skip + buckets * unit_bytes].view(np.uint32)
-        self._words, self._buckets = words, buckets
-        self._max_records = int(buckets * BUCKET_KEYS * MAX_LOAD)
+        self._code, self._words, self._budget_bytes = int(tier), words, budget_bytes
+        self._clock_s, self._evict = clock_s, evict
+        self._memory = memory.allocate(budget_bytes, units, words, token_bits)
+        self._desk = self._memory.desk
+        self._max_records = int(units * UNIT_KEYS * MAX_LOAD)
+        self._desk[kernels_layout.MAX_RECORDS] = self._max_records
+        self._evictor: Evictor = ClockHand(self._desk)
+        self._bytes_used = self._memory.allocated.nbytes + self._evictor.bytes_used
         self._closed = False
-        self._hand = self._records = 0
-        self._lookups = self._hits = self._inserts = self._updates = self._removes = self._rejected = self._evicted = 0
+        self._bound: Found | None = None
+        self._removes = self._rejected = self._evicted = 0
+        kernels_layout.table_reserve(self._desk, np.array(namespaces, np.uint32))
+        self._pages = PageToucher(self._memory.memory) if populate else None
 
     def __len__(self) -> int:
-        return self._records
+        return int(self._desk[kernels_layout.RECORDS])
 
     @property
     def words(self) -> int:
@@ -73,16 +92,16 @@ class DramTable:
     @property
     def bytes_used(self) -> int:
         """Bytes allocated, whatever the fill."""
-        return self._allocated.nbytes
+        return self._bytes_used
 
     @property
     def free_records(self) -> int:
         """How many more records fit."""
-        return self._max_records - self._records
+        return self._max_records - len(self)
 
     @property
     def evicted(self) -> int:
-        """Records that the clock hand has taken so far."""
+        """Records that the eviction algorithm has taken so far."""
         return self._evicted
 
     @property
@@ -92,10 +111,10 @@ class DramTable:
 
     def lookup_many(self, keys: U64Array, found: Found) -> None:
         """See `Store.lookup_many`."""
-        hits = kernels.table_lookup(
-            self._memory, self._words, keys, found.state, found.tier, found.rows, self._clock_s(), self._code
-        )
-        self._count(len(keys), hits, found)
+        if found is not self._bound:
+            self._bind(found)
+        if kernels.table_lookup(self._desk, keys, self._clock_s()) < 0:
+            self._refuse(len(keys), found)
 
     def longest_many(self, keys: U64Array, found: Found, index: I64Array) -> None:
         """Find the longest stored n-gram of each sequence in one call.
@@ -103,23 +122,58 @@ class DramTable:
         keys uint64 (n, k): a sequence's keys, shortest length first, 0 where there is none; index int64 (capacity,)
         receives which of the k it was, -1 for none. Only the record taken counts as hit. Counts n lookups.
         """
-        hits = kernels.table_longest(
-            self._memory, self._words, keys, found.state, found.tier, found.rows, index, self._clock_s(), self._code
-        )
-        self._count(len(keys), hits, found)
+        if found is not self._bound:
+            self._bind(found)
+        if kernels.table_longest(self._desk, keys, index, self._clock_s()) < 0:
+            self._refuse(len(keys), found)
+
+    def longest_tails_many(
+        self,
+        tokens: I32Array,
+        ends: I32Array,
+        salts: U64Array,
+        lengths: I32Array,
+        keys: U64Array,
+        found: Found,
+        index: I64Array,
+    ) -> None:
+        """Hash the tails of n sequences and find the longest stored n-gram of each, in one call.
+
+        tokens int32 (n, width), ends int32 (n,), salts uint64 (n,), lengths int32 (k,) as in `hashing.hash_tails`;
+        keys uint64 (n, k) receives the keys; found and index as in `longest_many`.
+        """
+        if found is not self._bound:
+            self._bind(found)
+        now = self._clock_s()
+        if kernels.table_longest_tails(self._desk, tokens, ends, salts, lengths, keys, index, now) < 0:
+            self._refuse(len(keys), found)
+
+    def peek_many(self, keys: U64Array, found: Found) -> None:
+        """Answer like `lookup_many` and touch nothing: for any thread, while the owner does what it likes.
+
+        Each row is one state of its record; a record that is stored throughout is found. On a closed table everything
+        is a MISS or what it last was.
+        """
+        if len(keys) > found.capacity or found.rows.shape[1] != self._words:
+            self._refuse(len(keys), found)
+        desk, done, now = self._desk, 0, self._clock_s()
+        while done < len(keys):
+            done = kernels_peek.table_peek(desk, keys, found.state, found.tier, found.rows, self._code, now, done)
+            if done < len(keys):
+                time.sleep(0)  # the writer was interrupted within a change: give it the core
 
     def contains_many(self, keys: U64Array) -> BoolArray:
         """See `Store.contains_many`."""
         self._check_open()
         there = np.empty(len(keys), np.bool_)
-        kernels.table_contains(self._memory, self._words, keys, there)
+        kernels.table_contains(self._desk, keys, there)
         return there
 
     def insert_many(self, keys: U64Array, rows: U32Array) -> BoolArray:
         """See `Store.insert_many`. A row with INSERTED 0 gets the store's time as INSERTED and LAST_ACCESS.
 
-        An n-gram learnt again with the same first token adds to REFS. Where the clock hand had to run, the answer is
-        what is stored when the call returns, so a batch larger than the table is told truly.
+        An n-gram learnt again with the same first token adds to REFS. Where records were evicted, the answer is what is
+        stored when the call returns, so a batch larger than the table is told truly.
         """
         return self.insert_evicting(keys, rows) if self._evict else self.insert_fitting(keys, rows)
 
@@ -131,7 +185,7 @@ class DramTable:
         return stored
 
     def insert_evicting(self, keys: U64Array, rows: U32Array) -> BoolArray:
-        """Like `insert_many`, making room by the clock."""
+        """Like `insert_many`, making room by the eviction algorithm."""
         stored = np.empty(len(keys), np.bool_)
         evicted = self._evicted
         for start in range(0, len(keys), _INSERT_RECORDS):
@@ -143,11 +197,11 @@ class DramTable:
         return stored
 
     def _squeeze_in(self, keys: U64Array, rows: U32Array, stored: BoolArray) -> None:
-        if len(keys) > self.free_records:  # room first: the hand must not meet what this batch has just put in
+        if len(keys) > self.free_records:  # room first: what this batch has just put in must not be taken
             self._make_room(len(keys) - int(np.count_nonzero(self.contains_many(keys))))
         self._put(keys, rows, stored)
         left = np.flatnonzero(~stored & (keys != 0))
-        if len(left):  # records that the batch overwrites and the hand took
+        if len(left):  # records that the batch overwrites and that were taken
             self._make_room(len(left))
             self._put(keys[left], rows[left], np.empty(len(left), np.bool_))
 
@@ -155,87 +209,147 @@ class DramTable:
         self.evict_many(min(records, self._max_records) - self.free_records)
 
     def _put(self, keys: U64Array, rows: U32Array, stored: BoolArray) -> None:
-        new, old = kernels_write.table_insert(
-            self._memory, self._words, keys, rows, stored, self._clock_s(), self.free_records
-        )
-        if new < 0:
-            self._check_open()
-            raise ValueError(f"{len(keys)} keys come with rows {rows.shape}, the table has {self.words} words a row")
-        self._records += new
-        self._inserts += new
-        self._updates += old
+        self._check_open()
+        if rows.shape[1] != self._words or len(rows) < len(keys):
+            raise ValueError(f"{len(keys)} keys come with rows {rows.shape}, the table has {self._words} words a row")
+        kernels_write.table_insert(self._desk, keys, rows, stored, self._clock_s())
+        self._evictor.inserted_many(keys[stored])
+
+    def learn_many(
+        self, tokens: I32Array, start: int, stop: int, length: int, salt: int, lengths: I32Array, namespace: int
+    ) -> int:
+        """Store the n-grams that end before each of start..stop-1 of one text; returns how many are stored.
+
+        tokens int32 (width,); a record's chain is what follows its position, cut at `length`; lengths int32 (k,)
+        ascending; namespace: its id. The same as hashing the positions, building rows and `insert_many`.
+        """
+        self._check_open()
+        stored, learnt = 0, np.empty(_LEARN_POSITIONS * len(lengths), np.uint64)
+        for at in range(start, stop, _LEARN_POSITIONS):
+            end = min(at + _LEARN_POSITIONS, stop)
+            if self._evict and (end - at) * len(lengths) > self.free_records:
+                self._make_room((end - at) * len(lengths))
+            done, refused = kernels_write.table_learn(
+                self._desk, tokens, at, end, length, np.uint64(salt), lengths, namespace, self._clock_s(), learnt
+            )
+            self._evictor.inserted_many(learnt[:done])
+            self._rejected += refused
+            stored += done
+        return stored
 
     def remove_many(self, keys: U64Array) -> BoolArray:
         """See `Store.remove_many`."""
         self._check_open()
         removed = np.empty(len(keys), np.bool_)
-        count = kernels_write.table_remove(self._memory, self._words, keys, removed)
-        self._records -= count
-        self._removes += count
+        self._removes += kernels_write.table_remove(self._desk, keys, removed)
         return removed
 
-    def evict_many(self, count: int) -> tuple[U64Array, U32Array]:
-        """Take up to `count` records that were not found lately out of the table; returns their keys and rows."""
+    def victims(self, records: int) -> tuple[U64Array, U32Array]:
+        """Return keys (n,) and rows (n, words) of up to `records` that the algorithm would give up next, still stored.
+
+        Fewer than asked for, even none, does not mean that there are no more: the algorithm has looked at all once.
+        """
         self._check_open()
-        count = max(0, min(count, self._records))
-        keys, rows = np.empty(count, np.uint64), np.empty((count, self.words), np.uint32)
-        done, self._hand = kernels_write.table_evict(self._memory, self._words, self._hand, keys, rows)
-        self._records -= done
-        self._evicted += done
-        return keys[:done], rows[:done]
+        keys = self._evictor.victims(max(0, min(records, len(self))))
+        return keys, self._read(keys)
+
+    def _read(self, keys: U64Array) -> U32Array:
+        rows, there = np.empty((len(keys), self._words), np.uint32), np.empty(len(keys), np.bool_)
+        kernels.table_read(self._desk, keys, rows, there, self._clock_s())
+        return rows
+
+    def spare_many(self, keys: U64Array) -> None:
+        """Tell the algorithm that these victims were not taken: they count as just used."""
+        self._check_open()
+        self._evictor.spare_many(keys)
+
+    def evict_many(self, records: int) -> tuple[U64Array, U32Array]:
+        """Take up to `records` records that were not found lately out of the table; returns their keys and rows."""
+        self._check_open()
+        wanted = max(0, min(records, len(self)))
+        parts = [(np.zeros(0, np.uint64), np.zeros((0, self._words), np.uint32))]
+        while wanted > 0:
+            keys, rows = self.victims(wanted)
+            kernels_write.table_remove(self._desk, keys, np.empty(len(keys), np.bool_))
+            parts.append((keys, rows))
+            wanted -= len(keys)
+            self._evicted += len(keys)
+        return np.concatenate([k for k, _ in parts]), np.concatenate([r for _, r in parts])
 
     def feedback_many(self, keys: U64Array, drafted: U32Array, accepted: U32Array) -> None:
         """See `Store.feedback_many`."""
         self._check_open()
-        kernels_write.table_feedback(self._memory, self._words, keys, drafted, accepted)
+        kernels_write.table_feedback(self._desk, keys, drafted, accepted)
+
+    def scan_slice(self, hand: int, records: int) -> tuple[U64Array, U32Array, int]:
+        """Read the records from `hand` on, about `records` of them, at least one bucket's; touches nothing.
+
+        Returns keys (n,), rows (n, words) and the hand to go on with, 0 after the last. The table may change between
+        calls: a record that stays where it is, is seen once.
+        """
+        self._check_open()
+        room = max(records, kernels_layout.BUCKET_KEYS)
+        keys, rows = np.empty(room, np.uint64), np.empty((room, self._words), np.uint32)
+        count, hand = kernels.table_scan(self._desk, hand, keys, rows, self._clock_s())
+        return keys[:count], rows[:count], 0 if hand >= self._desk[kernels_layout.BUCKETS] else hand
 
     def scan(self) -> Iterator[tuple[U64Array, U32Array]]:
         """See `Store.scan`; batches are fresh arrays of up to 8192 records."""
-        self._check_open()
-        bucket = 0
-        while bucket < self._buckets:
-            keys, rows = np.empty(_SCAN_RECORDS, np.uint64), np.empty((_SCAN_RECORDS, self.words), np.uint32)
-            count, bucket = kernels.table_scan(self._memory, self._words, bucket, keys, rows)
-            if count:
-                yield keys[:count], rows[:count]
+        hand = 0
+        while True:
+            keys, rows, hand = self.scan_slice(hand, _SCAN_RECORDS)
+            if len(keys):
+                yield keys, rows
+            if hand == 0:
+                return
 
     def clear(self) -> None:
         """Forget every record; counters run on."""
         self._check_open()
-        self._memory.reshape(self._buckets, -1)[:, :LINE_WORDS] = 0
-        self._records = self._hand = 0
+        kernels_write.table_clear(self._desk)
 
     def stats(self) -> StoreStats:
         """See `Store.stats`."""
+        desk = self._desk
         return StoreStats(
-            records=self._records,
+            records=len(self),
             bytes_used=0 if self._closed else self.bytes_used,
             bytes_budget=self._budget_bytes,
-            lookups=self._lookups,
-            hits=self._hits,
-            inserts=self._inserts,
-            updates=self._updates,
+            lookups=int(desk[kernels_layout.LOOKUPS]),
+            hits=int(desk[kernels_layout.HITS]),
+            inserts=int(desk[kernels_layout.INSERTS]),
+            updates=int(desk[kernels_layout.UPDATES]),
             removes=self._removes,
             rejected=self._rejected,
             evicted=self._evicted,
-            fill=self._records / self._max_records,
+            fill=len(self) / self._max_records,
         )
 
     def close(self) -> None:
         """Give the memory back. A second call does nothing."""
-        if not self._closed:
-            self._closed = True
-            self._allocated, self._memory = np.zeros(0, np.uint8), np.zeros(0, np.uint32)
+        if self._closed:
+            return
+        self._closed = True
+        if self._pages is not None:
+            self._pages.stop()
+        desk = self._desk.copy()  # the figures; without buckets or room for answers every call is refused or a miss
+        desk[[kernels_layout.BUCKETS, kernels_layout.CAPACITY]] = 0
+        del self._memory
+        self._desk, self._evictor, self._bound = desk, ClockHand(desk), None
 
-    def _count(self, lookups: int, hits: int, found: Found) -> None:
-        if hits < 0:
-            self._check_open()
-            raise ValueError(
-                f"{lookups} keys and rows of {self.words} words do not fit answer buffers for {found.capacity} keys "
-                f"and rows of {found.rows.shape[1]} words"
-            )
-        self._lookups += lookups
-        self._hits += hits
+    def _bind(self, found: Found) -> None:
+        """Note the buffers' addresses in the desk, once for as long as the same buffers come."""
+        self._check_open()
+        if not kernels_layout.table_bind(self._desk, found.state, found.tier, found.rows, self._code):
+            self._refuse(found.capacity, found)
+        self._bound = found
+
+    def _refuse(self, keys: int, found: Found) -> NoReturn:
+        self._check_open()
+        raise ValueError(
+            f"{keys} keys and rows of {self._words} words do not fit answer buffers for {found.capacity} keys and rows "
+            f"of {found.rows.shape[1]} words"
+        )
 
     def _check_open(self) -> None:
         if self._closed:

@@ -12,6 +12,7 @@ from flashnest.record import (
     LAST_ACCESS,
     META,
     REFS,
+    Admission,
     Kind,
     Tier,
     U8Array,
@@ -20,6 +21,9 @@ from flashnest.record import (
     pack_meta,
     row_words,
 )
+from flashnest.storage.desk import fixed_bytes
+from flashnest.storage.kernels_layout import unit_words
+from flashnest.storage.packed import TOKEN_BITS
 
 WORDS = row_words()
 
@@ -50,15 +54,24 @@ def spread(start: int, count: int) -> U64Array:
 def rows_of(
     keys: U64Array, *, tokens: int = 32, kind: Kind = Kind.NGRAM, chain: int | None = None, words: int = WORDS
 ) -> U32Array:
-    """Return one row a key; its chain is made from the key, or starts with `chain` where given."""
+    """Return one row a key; its chain of 16-bit tokens is made from the key, or starts with `chain` where given."""
     rows = np.zeros((len(keys), words), np.uint32)
     rows[:, META] = pack_meta(kind, tokens, words - CHAIN)
     rows[:, REFS] = 1
     low = (keys & np.uint64(0xFFFF_FFFF)).astype(np.uint32)
-    rows[:, CHAIN:] = low[:, None] + np.arange(words - CHAIN, dtype=np.uint32)
+    rows[:, CHAIN:] = (low[:, None] + np.arange(words - CHAIN, dtype=np.uint32)) & np.uint32(0xFFFF)
     if chain is not None:
         rows[:, CHAIN] = chain
     return rows
+
+
+def table_bytes(units: int, words: int = WORDS) -> int:
+    """Return the budget that a `DramTable` of that many units, 14 slots each, uses whole."""
+    unit = 8 * unit_words(words, TOKEN_BITS)
+    budget = units * unit
+    while budget < units * unit + fixed_bytes(budget):
+        budget = units * unit + fixed_bytes(budget)
+    return budget
 
 
 def same_chains(rows: U32Array, keys: U64Array) -> bool:
@@ -78,6 +91,7 @@ class Placement:
     """Long n-grams in DRAM else NVMe, short ones on NVMe, the rest nowhere: a policy compiled by hand."""
 
     chains: tuple[tuple[Tier, ...], ...] = ((Tier.DRAM, Tier.NVME), (Tier.NVME,), ())
+    admissions: tuple[Admission | None, ...] = (None, None, None)
     long: int = 32
     short: int = 8
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from records import WORDS, Clock, keys_of, rows_of, same_chains, spread
+from records import WORDS, Clock, keys_of, rows_of, same_chains, spread, table_bytes
 
 from flashnest.errors import StoreError
 from flashnest.record import CHAIN, U32Array, U64Array
@@ -135,13 +135,13 @@ def test_records_are_written_after_the_interval(make: MakeTier, store: Flaky, cl
 
 
 def test_inserts_are_refused_and_counted_while_the_writer_is_behind(make: MakeTier) -> None:
-    tier = make(buffer_bytes=2 * (64 + 10 * 512))
+    tier = make(buffer_bytes=2 * table_bytes(5))
     keys = spread(0, 200)
     taken = tier.insert_many(keys, rows_of(keys))
     room = np.count_nonzero(taken)
     assert room == 112, "two tables of 56 records"
     assert tier.stats().rejected == 200 - room
-    assert tier.cold_stats().buffer_bytes <= 2 * (64 + 10 * 512)
+    assert tier.cold_stats().buffer_bytes <= 2 * table_bytes(5)
     tier.pump()
     assert tier.insert_many(keys[~taken], rows_of(keys[~taken])).sum() == 56
 

@@ -11,7 +11,7 @@ import pytest
 from contract import StoreContract, clock  # noqa: F401
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from records import WORDS, Clock, Placement, keys_of, rows_of, same_chains, spread
+from records import WORDS, Clock, Placement, keys_of, rows_of, same_chains, spread, table_bytes
 
 from flashnest.record import CHAIN, Tier, U64Array
 from flashnest.storage.cold import ColdOptions, ColdTier
@@ -22,14 +22,13 @@ from flashnest.storage.store import Found, State, StoreStats
 from flashnest.storage.table import DramTable
 
 MakeRouter = Callable[..., Router]
-BUCKET = 64 + 7 * 4 * WORDS
 
 
 def build(path: Path, *, buckets: int = 50, placement: Placement | None = None, **options: object) -> Router:
     now = Clock()
     store = LmdbStore(path, 8 << 20, words=WORDS, clock_s=now.whole)
     cold = ColdTier(store, words=WORDS, clock_s=now.whole, clock=now, options=ColdOptions(threaded=False, **options))
-    dram = DramTable(64 + buckets * BUCKET, words=WORDS, clock_s=now.whole)
+    dram = DramTable(table_bytes(max(1, buckets // 2)), words=WORDS, clock_s=now.whole)
     ticks = count(0, 1000)
     return Router(dram, cold, placement or Placement(), clock_ns=lambda: next(ticks))
 
@@ -131,7 +130,7 @@ def test_full_dram_spills_along_the_chain(make: MakeRouter) -> None:
 
 
 def test_dram_evicts_where_nothing_in_the_chain_has_room(make: MakeRouter) -> None:
-    router = make(buckets=10, buffer_bytes=2 * (64 + 10 * BUCKET))
+    router = make(buckets=10, buffer_bytes=2 * table_bytes(5))
     keys = spread(0, 400)
     assert router.insert_many(keys[:168], rows_of(keys[:168])).all()
     router.insert_many(keys[168:200], rows_of(keys[168:200]))
@@ -141,7 +140,7 @@ def test_dram_evicts_where_nothing_in_the_chain_has_room(make: MakeRouter) -> No
 
 
 def test_without_cold_tier_the_chain_ends_in_dram() -> None:
-    router = Router(DramTable(64 + 10 * BUCKET, words=WORDS, clock_s=lambda: 5), None, Placement())
+    router = Router(DramTable(table_bytes(5), words=WORDS, clock_s=lambda: 5), None, Placement())
     keys = spread(0, 80)
     assert np.count_nonzero(router.insert_many(keys, rows_of(keys))) == 56
     short = spread(500, 3)
