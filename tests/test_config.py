@@ -22,7 +22,7 @@ from flashnest.errors import ConfigError
 
 CONF = Path(flashnest.__file__).parent / "conf"
 PLATFORMS = ("rtx3090", "rtx4090", "rtx5090", "dgx_spark", "strix_halo", "local")
-TIERINGS = ("dram_only", "nvme_only", "hotcold")
+TIERINGS = ("dram_only", "nvme_only", "hotcold", "vram_only")
 WORKLOADS = ("repeat_00", "repeat_20", "repeat_50", "repeat_80", "smoke")
 MODELS = ("smollm2_135m", "qwen3_8b", "tiny_qwen3")
 
@@ -118,7 +118,7 @@ def test_quantities_carry_their_unit_in_the_name() -> None:
 def test_the_limits_of_a_large_cold_tier() -> None:
     """Facts F20: `--ngram-io-depth 16 --ngram-prefetch-size 128MiB --max-concurrency 32`."""
     limits = ("depth=16", "prefetch=128MiB", "concurrency=32")
-    run = compose("+platform=dgx_spark", "+tiering=hotcold", *(f"++tiering.tiers.nvme.{limit}" for limit in limits))
+    run = compose("+platform=dgx_spark", "+tiering=hotcold", *(f"tiering.tiers.nvme.{limit}" for limit in limits))
     nvme = run.tiering.tiers.nvme
     assert nvme is not None
     assert (nvme.depth, nvme.prefetch_keys) == (16, 32768)
@@ -222,10 +222,10 @@ def test_a_misspelt_key_on_the_command_line_is_suggested() -> None:
         ("tiering.tiers.dram=null", "tiering.tiers:", "no tier"),
         ("+tiering=hotcold tiering.tiers.nvme.engine=rocks", "tiering.tiers.nvme.engine:", "lmdb"),
         ("+tiering=hotcold tiering.tiers.nvme.deadline=50", "tiering.tiers.nvme.deadline:", "duration"),
-        ("+tiering=hotcold ++tiering.tiers.nvme.io=uring", "tiering.tiers.nvme.io:", "io_uring"),
-        ("+tiering=hotcold ++tiering.tiers.nvme.prefetch=0B", "tiering.tiers.nvme.prefetch:", "greater than 0"),
-        ("+tiering=hotcold ++tiering.tiers.nvme.concurrency=0", "tiering.tiers.nvme.concurrency:", "greater than 0"),
-        ("++tiering.tiers.dram.eviction=s3fif", "tiering.tiers.dram.eviction:", "did you mean 's3fifo'?"),
+        ("+tiering=hotcold tiering.tiers.nvme.io=uring", "tiering.tiers.nvme.io:", "io_uring"),
+        ("+tiering=hotcold tiering.tiers.nvme.prefetch=0B", "tiering.tiers.nvme.prefetch:", "greater than 0"),
+        ("+tiering=hotcold tiering.tiers.nvme.concurrency=0", "tiering.tiers.nvme.concurrency:", "greater than 0"),
+        ("tiering.tiers.dram.eviction=s3fif", "tiering.tiers.dram.eviction:", "did you mean 's3fifo'?"),
         ("decode.sweep_budget=500", "decode.sweep_budget:", "duration"),
         ("table.chain_tokens=32", "table.chain_tokens:", "less than or equal to 31"),
         ("+tiering.params.long=true", "tiering.params.long:", "not a number"),
