@@ -56,6 +56,7 @@ class FromTokens:
 
     dram_from: int
     chains: tuple[tuple[Tier, ...], ...] = ((Tier.DRAM,), (Tier.NVME,))
+    admissions: tuple[None, ...] = (None, None)
 
     def chain_codes(self, tokens: U8Array, kind: U8Array, namespace: U32Array, nbytes: U32Array) -> U8Array:
         return (tokens < self.dram_from).astype(np.uint8)

@@ -88,7 +88,7 @@ class TestContract(StoreContract):
         options = ColdOptions(blocking=True, threaded=False)
         cold = ColdTier(disk, words=WORDS, clock_s=clock.whole, clock=clock, options=options)
         dram = DramTable(40_000, words=WORDS, clock_s=clock.whole)
-        router = Router(dram, cold, Placement(chains=((Tier.DRAM,),), long=0))
+        router = Router(dram, cold, Placement(chains=((Tier.DRAM,),), admissions=(None,), long=0))
         yield RouterAsStore(router)
         router.close()
 

@@ -1,0 +1,165 @@
+"""The order of a lookup: VRAM table, DRAM table, the cold tier's buffer, filter and queue. Moves and stores nothing.
+
+Two shapes share it: a flat batch of keys, and the longest of several keys for each sequence. Buffers are allocated
+once and grow only with the batch.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from flashnest.record import BoolArray, I64Array, Tier, U64Array
+from flashnest.storage.cold import ColdTier
+from flashnest.storage.router_kernels import (
+    drop_known,
+    longest_hits,
+    mark_pending,
+    mask_shorter,
+    pick_hits,
+    pick_longer,
+    pick_missing,
+    take_buffered,
+    take_rows,
+)
+from flashnest.storage.router_tiers import Table, Tiers
+from flashnest.storage.store import Found, State
+from flashnest.storage.sweep import Sweep
+from flashnest.storage.table import DramTable
+
+_FIRST_KEYS: Final = 1024
+_NO_INDEX: Final = np.zeros(0, np.int64)
+
+
+class Lookup:
+    """Answers batches from the open tiers. The tiers' owner thread calls it."""
+
+    def __init__(self, tiers: Tiers, dram: DramTable, sweep: Sweep | None, words: int) -> None:
+        self._tiers, self._dram, self._cold, self._sweep = tiers, dram, tiers.cold, sweep
+        self._words = words
+        self._sees_hits = sweep is not None and sweep.sees_hits
+        self._reserve(_FIRST_KEYS)
+
+    def _reserve(self, keys: int) -> None:
+        self._keys, self._tickets = np.zeros(keys, np.uint64), np.zeros(keys, np.int64)
+        self._places, self._index = np.zeros(keys, np.int64), np.zeros(keys, np.int64)
+        self._masked = np.zeros(keys, np.uint64)
+        self._answers = Found.allocate(keys, self._words)
+
+    def many(self, keys: U64Array, tickets: I64Array, found: Found) -> None:
+        """See `Router.lookup_many`."""
+        n = len(keys)
+        if n > len(self._keys):
+            self._reserve(2 * n)
+        vram = self._tiers.vram
+        if vram is not None and len(vram):
+            self._vram_many(vram, keys, tickets, found)
+        else:
+            self._dram.lookup_many(keys, found)
+        if self._sees_hits and self._sweep is not None:
+            self._sweep.saw(keys[found.state[:n] == State.HIT])
+        if self._cold is not None:
+            left = pick_missing(keys, tickets, found.state, self._keys, self._tickets, self._places)
+            if left:
+                self._ask_cold(self._cold, left, 1, found, _NO_INDEX)
+
+    def _vram_many(self, vram: Table, keys: U64Array, tickets: I64Array, found: Found) -> None:
+        """Ask VRAM for all keys, DRAM for the rest."""
+        vram.lookup_many(keys, found)
+        left = pick_missing(keys, tickets, found.state, self._keys, self._tickets, self._places)
+        if left:
+            self._dram.lookup_many(self._keys[:left], self._answers)
+            answers = self._answers
+            take_buffered(
+                left,
+                1,
+                self._places,
+                answers.state,
+                answers.rows,
+                Tier.DRAM,
+                found.state,
+                found.tier,
+                found.rows,
+                _NO_INDEX,
+            )
+
+    def longest_many(self, keys: U64Array, tickets: I64Array, found: Found, index: I64Array) -> None:
+        """See `Router.longest_many`."""
+        if keys.size > len(self._keys):
+            self._reserve(2 * keys.size)
+        vram = self._tiers.vram
+        if vram is not None and len(vram):
+            self._vram_longest(vram, keys, found, index)
+        else:
+            self._dram.longest_many(keys, found, index)
+        if self._sees_hits and self._sweep is not None:
+            self._sweep.saw(self._keys[: pick_hits(keys, index, self._keys)])
+        if self._cold is not None:
+            left = pick_longer(keys, tickets, index, self._keys, self._tickets, self._places)
+            if left:
+                self._ask_cold(self._cold, left, keys.shape[1], found, index)
+
+    def _vram_longest(self, vram: Table, keys: U64Array, found: Found, index: I64Array) -> None:
+        """Ask VRAM for all lengths, DRAM for those longer than what VRAM has."""
+        rows, lengths = keys.shape
+        mine, answers = self._index[:rows], self._answers
+        vram.lookup_many(keys.reshape(-1), answers)
+        hits = longest_hits(answers.state, lengths, mine, self._places)
+        masked = self._masked[: keys.size].reshape(keys.shape)
+        mask_shorter(keys, mine, masked)
+        self._dram.longest_many(masked, found, index)
+        if hits:
+            take_rows(mine, self._places, answers.rows, Tier.VRAM, found.state, found.tier, found.rows, index)
+
+    def _ask_cold(self, cold: ColdTier, count: int, lengths: int, found: Found, index: I64Array) -> None:
+        """Ask the cold tier for the first `count` gathered keys: buffer first, then filter and queue."""
+        keys, tickets, places, answers = self._keys, self._tickets, self._places, self._answers
+        known = cold.lookup_buffered(keys[:count], answers)
+        if known.any():
+            hits = take_buffered(
+                count,
+                lengths,
+                places,
+                answers.state,
+                answers.rows,
+                Tier.NVME,
+                found.state,
+                found.tier,
+                found.rows,
+                index,
+            )
+            if hits:
+                self._offer_buffered(known, count)
+            count = drop_known(count, lengths, known, index, keys, tickets, places)
+            if not count:
+                return
+        if cold.blocking:
+            self._read_now(cold, count, lengths, found, index)
+            return
+        pending = cold.ask(keys[:count], tickets[:count])
+        if pending.any():
+            mark_pending(count, lengths, pending, places, found.state)
+            if self._tiers.flights is not None:
+                self._tiers.flights.add_many(keys[:count][pending])
+
+    def _offer_buffered(self, known: BoolArray, count: int) -> None:
+        """Tell the sweep which records the write buffer answered."""
+        if self._sweep is not None:
+            at = np.flatnonzero(known & (self._answers.state[:count] == State.HIT))
+            self._sweep.buffered(self._keys[at], self._answers.rows[at])
+
+    def _read_now(self, cold: ColdTier, count: int, lengths: int, found: Found, index: I64Array) -> None:
+        """Read the gathered keys one after the other, the longest of a sequence first, as the field report's L2 did."""
+        keys, places = self._keys[:count].copy(), self._places[:count].tolist()
+        for i in range(count - 1, -1, -1):
+            r, length = divmod(places[i], lengths)
+            if len(index) and length <= index[r]:
+                continue
+            row = cold.read_now(keys[i : i + 1])
+            if row is not None:
+                found.state[r], found.tier[r], found.rows[r] = State.HIT, Tier.NVME, row
+                if len(index):
+                    index[r] = length
+                if self._sweep is not None:
+                    self._sweep.buffered(keys[i : i + 1], row[None])
