@@ -81,7 +81,7 @@ class SlotsStore:
             )
         self._directory = SlotsDirectory(path)
         try:
-            facts = self._directory.open_or_create(owner, words, buckets)
+            facts = self._directory.open_or_create(owner, words, capacity_bytes, buckets)
             self._open(facts, segment_budget, clock_s, io, depth, direct)
         except BaseException:
             self._directory.release()
@@ -193,10 +193,9 @@ class SlotsStore:
 
     def remove_many(self, keys: U64Array) -> BoolArray:
         """See `Store.remove_many`: durable when it returns."""
-        there = self.contains_many(keys)
-        first = np.zeros(len(keys), np.bool_)
-        first[np.unique(keys, return_index=True)[1]] = True
-        there &= first
+        there = np.zeros(len(keys), np.bool_)
+        there[np.unique(keys, return_index=True)[1]] = True
+        there &= self.contains_many(keys)
         if there.any():
             self.write_many(np.zeros(0, np.uint64), np.zeros((0, self._words), np.uint32), keys[there])
         return there

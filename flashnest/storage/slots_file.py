@@ -40,6 +40,7 @@ class Superblock:
 
     owner: str
     words: int
+    capacity_bytes: int
     buckets: int
     store_id: int
     format: str = f"flashnest slots {LAYOUT_VERSION}"
@@ -103,13 +104,13 @@ class SlotsDirectory:
         """The directory of segments."""
         return self.path / "segments"
 
-    def open_or_create(self, owner: str, words: int, buckets: int) -> Superblock:
+    def open_or_create(self, owner: str, words: int, capacity_bytes: int, buckets: int) -> Superblock:
         """Return the file's superblock, making the file where there is none.
 
         Raises StoreError where it was made for something else or the disk has no room for it, StoreCorruptError where
         it is damaged.
         """
-        wanted = Superblock(owner, words, buckets, int.from_bytes(os.urandom(8), "little"))
+        wanted = Superblock(owner, words, capacity_bytes, buckets, int.from_bytes(os.urandom(8), "little"))
         if not self.data.exists():
             self._create(wanted)
             return wanted
@@ -119,7 +120,7 @@ class SlotsDirectory:
                 raise self._foreign(f"its {name} is {held.get(name)!r}, this run needs {value!r}")
         if self.data.stat().st_size != (buckets + 1) * PAGE_BYTES:
             raise self._damaged(f"it has {self.data.stat().st_size} bytes instead of {(buckets + 1) * PAGE_BYTES}")
-        return Superblock(owner, words, buckets, int(str(held["store_id"])))
+        return Superblock(owner, words, capacity_bytes, buckets, int(str(held["store_id"])))
 
     def _create(self, facts: Superblock) -> None:
         """Make the file under another name first, so that a half-made one is never opened."""

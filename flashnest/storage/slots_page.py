@@ -168,8 +168,8 @@ def list_pages(pages: U64Array, words32: U32Array, status: U8Array, slots: int, 
 
 @inline_kernel
 def _merge_order(
-    old: U64Array, held: np.int64, keys: U64Array, rows: U32Array, order: I64Array, first: np.int64, stop: np.int64, slots: int,
-    sources: I64Array,
+    old: U64Array, held: np.int64, keys: U64Array, rows: U32Array, order: I64Array, first: np.int64, stop: np.int64,
+    slots: int, sources: I64Array,
 ) -> int:  # fmt: skip
     """Write where each record of the new page comes from, in key order; returns how many there are.
 

@@ -56,11 +56,10 @@ class SlotsWriter:
 
     def replay(self) -> None:
         """Take the segments of an earlier run into the log; merges where the log is smaller than it was then."""
-        most = self._log.max_records
         for batch in self._segments.replay():
-            for removes, records in _parts(len(batch.removes), len(batch.keys), most):
-                if self._log.room < most:
-                    self._make_room()
+            for removes, records in _parts(len(batch.removes), len(batch.keys), self._log.max_records):
+                if self._log.room < len(batch.removes[removes]) + len(batch.keys[records]):
+                    self._or_break(self._make_room)
                 self._log.bury_many(batch.removes[removes])
                 self._log.put_many(batch.keys[records], batch.rows[records])
 
@@ -88,8 +87,7 @@ class SlotsWriter:
 
     def write_many(self, keys: U64Array, rows: U32Array, removes: U64Array) -> BoolArray:
         """See `SlotsStore.write_many`."""
-        if self.broken:
-            raise self._error(self.broken)
+        self._or_break(lambda: None)
         stored: BoolArray = keys != 0
         self.rejected += int(len(keys) - np.count_nonzero(stored))
         gone = np.unique(removes)
@@ -145,6 +143,8 @@ class SlotsWriter:
 
     def _or_break(self, work: Callable[[], None]) -> None:
         # a failed sync leaves pages that a second one would wrongly report as written: never try again
+        if self.broken:
+            raise self._error(self.broken)
         try:
             work()
         except OSError as error:

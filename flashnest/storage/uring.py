@@ -106,7 +106,10 @@ class Ring:
         entries = mmap.mmap(self._fd, 64 * sq_entries, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, offset=_OFF_SQES)
         for area in (ring, entries):
             area.madvise(mmap.MADV_DONTFORK)
-        self._sq_tail = np.frombuffer(ring, np.uint32, 1, sq[1])
+        self._sq_head, self._sq_tail = (
+            np.frombuffer(ring, np.uint32, 1, sq[0]),
+            np.frombuffer(ring, np.uint32, 1, sq[1]),
+        )
         np.frombuffer(ring, np.uint32, sq_entries, sq[6])[:] = np.arange(sq_entries, dtype=np.uint32)
         self._cq_head, self._cq_tail = (
             np.frombuffer(ring, np.uint32, 1, cq[0]),
@@ -137,7 +140,7 @@ class Ring:
                 begun += self._enter(count, begun - ended, begun + count - ended if left else max(1, self.depth // 2))
                 ended += self._collect(results)
         except BaseException:
-            self._abandon(begun - ended, results)
+            self._abandon()
             raise
         return results
 
@@ -159,18 +162,23 @@ class Ring:
         self._cq_head[0] = tail
         return count
 
-    def _abandon(self, in_flight: int, results: I32Array) -> None:
-        """Wait for what is under way, so that nothing writes into memory that the caller may free."""
-        while in_flight > 0:
-            taken = _syscall(_ENTER, self._fd, 0, in_flight, _GETEVENTS, 0, 0)
-            in_flight -= self._collect(results)
-            if taken < 0 and taken != -errno.EINTR:
-                return
+    def _abandon(self) -> None:
+        """Wait for what is under way, so that nothing writes into memory that the caller may free.
+
+        A signal handler may raise between any two lines of ours, so only the ring's own counters are believed: entries
+        that the kernel took (its head) and completions that it posted (its tail). Those it did not take are taken back.
+        """
+        self._sq_tail[0] = self._sq_head[0]
+        while self._sq_head[0] != self._cq_tail[0]:
+            if _syscall(_ENTER, self._fd, 0, 1, _GETEVENTS, 0, 0) not in (0, -errno.EINTR):
+                break
+            self._cq_head[0] = self._cq_tail[0]
+        self._cq_head[0] = self._cq_tail[0]
 
     def close(self) -> None:
         """Give the ring back. A second call does nothing."""
         if self._fd >= 0:
-            del self._sq_tail, self._cq_head, self._cq_tail, self._cqes, self._sqes
+            del self._sq_head, self._sq_tail, self._cq_head, self._cq_tail, self._cqes, self._sqes
             os.close(self._fd)
             self._fd = -1
 
