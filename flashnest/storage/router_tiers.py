@@ -131,9 +131,7 @@ class Tiers:
         missing = len(keys) - table.free_records
         while missing > 0 and seen < table.max_records + _ROOM_RECORDS:
             victims, theirs = table.victims(min(missing, _ROOM_RECORDS))
-            if not len(victims):
-                break
-            seen += len(victims)
+            seen += len(victims) or table.max_records // 2 + 1  # none: it has looked at all once
             stay = keeps(table.tier, victims, theirs)
             if stay.any():
                 table.spare_many(victims[stay])

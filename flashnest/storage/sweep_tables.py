@@ -61,9 +61,9 @@ class TableSweep:
     def _take_victims(self, mark: Watermark, need: int) -> bool:
         """Let a rule take what the table's own eviction would take next; what stays counts as just used."""
         keys, rows = self._table.victims(min(need, VICTIMS))
-        if not len(keys):
-            mark.rest(self._mover.now_s())
-            return False
+        if not len(keys):  # it has looked at all once; a second look finds what the first one aged
+            self._saw(mark, len(self._table) // 2 + 1)
+            return True
         left = self._mover.apply(self._tier, keys, rows, [Want(mark.state, len(keys))])
         if not left.all():
             self._table.spare_many(keys[~left])
