@@ -3,7 +3,22 @@
 from __future__ import annotations
 
 from flashnest.policy.facts import RecordFacts
-from flashnest.policy.syntax import And, Comparison, Condition, Document, Membership, Name, Not, Number, Or, Text, Value
+from flashnest.policy.syntax import (
+    And,
+    Comparison,
+    Condition,
+    Document,
+    Keep,
+    Membership,
+    Move,
+    Name,
+    Not,
+    Number,
+    Or,
+    Reference,
+    Text,
+    Value,
+)
 
 COMPARE = {
     "=": lambda a, b: a == b,
@@ -13,46 +28,77 @@ COMPARE = {
     ">": lambda a, b: a > b,
     ">=": lambda a, b: a >= b,
 }
-UNITS = {"": 1, "tokens": 1, "B": 1, "KiB": 1024}
+UNITS = {"": 1, "tokens": 1, "B": 1, "KiB": 1024, "%": 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
+Words = dict[str, Value | Condition]
+"""What the params and classes of a policy stand for."""
 
 
 def first_match(document: Document, record: RecordFacts) -> int | None:
     """Return the index of the first `place` rule that matches, None without one."""
-    params = {param.name.text: param.value for param in document.params}
+    words = words_of(document)
     for i, place in enumerate(document.places):
-        if holds(place.condition, record, params):
+        if holds(place.condition, record, words):
             return i
     return None
 
 
-def holds(condition: Condition, record: RecordFacts, params: dict[str, Value]) -> bool:
+def moves(document: Document, record: RecordFacts) -> list[bool]:
+    """Return which of the policy's moves have a condition that takes the record."""
+    words = words_of(document)
+    return [rule.condition is None or holds(rule.condition, record, words) for rule in document.moves]
+
+
+def acting(document: Document, record: RecordFacts) -> list[bool]:
+    """The same without the moves of records that a `keep` of their source holds."""
+    taken = list(zip(document.moves, moves(document, record), strict=True))
+    kept = {rule.tier.text.lower() for rule, takes in taken if isinstance(rule, Keep) and takes}
+    return [takes and not (isinstance(rule, Move) and rule.source.text.lower() in kept) for rule, takes in taken]
+
+
+def words_of(document: Document) -> Words:
+    return {param.name.text: param.value for param in document.params} | {
+        one.name.text: one.condition for one in document.classes
+    }
+
+
+def holds(condition: Condition, record: RecordFacts, words: Words) -> bool:
     if isinstance(condition, And):
-        return all(holds(part, record, params) for part in condition.parts)
+        return all(holds(part, record, words) for part in condition.parts)
     if isinstance(condition, Or):
-        return any(holds(part, record, params) for part in condition.parts)
+        return any(holds(part, record, words) for part in condition.parts)
     if isinstance(condition, Not):
-        return not holds(condition.part, record, params)
+        return not holds(condition.part, record, words)
+    if isinstance(condition, Reference):
+        return holds(words[condition.name.text], record, words)
     if isinstance(condition, Comparison):
-        return COMPARE[condition.operator](fact(condition.fact, record), constant(condition.value, params))
+        value = fact(condition.fact, condition.within, record, words)
+        return COMPARE[condition.operator](value, constant(condition.value, words))
     if isinstance(condition, Membership):
-        low, high = constant(condition.low, params), constant(condition.high, params)
-        return low <= fact(condition.fact, record) <= high
+        low, high = constant(condition.low, words), constant(condition.high, words)
+        return low <= fact(condition.fact, condition.within, record, words) <= high
     return True
 
 
-def fact(name: Name, record: RecordFacts) -> int | str:
+def fact(name: Name, within: Value | None, record: RecordFacts, words: Words) -> int | str:
+    if within is not None:
+        return min(record.hits_in(constant(within, words)), 255)
     values = {
         "tokens": record.tokens,
         "kind": record.kind.name.lower(),
         "namespace": record.namespace,
         "bytes": record.nbytes,
+        "hits": min(record.hits, 4095),
+        "idle": record.idle_s,
+        "age": record.age_s,
+        "refs": min(record.refs, 1023),
+        "accept": record.accept_percent,
     }
     return values[name.text]
 
 
-def constant(value: Value, params: dict[str, Value]) -> int | str:
+def constant(value: Value, words: Words) -> int | str:
     if isinstance(value, Number):
         return int(value.number) * UNITS[value.unit]
     if isinstance(value, Text):
         return value.value
-    return constant(params[value.text], params) if value.text in params else value.text
+    return constant(words[value.text], words) if value.text in words else value.text

@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from moving import texts
 from naive import first_match
 from policies import NAMESPACES, policies, records
 
@@ -119,11 +120,24 @@ def record_of(note: str) -> RecordFacts:
 
 
 WORDS = ("place", "param", "in", "on", "dram", "nvme", "tokens", "kind", ">=", "8", "32-token", "records", "..")
+MOVES = (
+    *("class", "keep", "promote", "demote", "evict", "from", "to", "when", "until", "by", "using", "at most", "after"),
+    *("cooldown", "min residency", "fill", "hits", "idle", "popular", "90%", "80%", "60s", "2000 rec/s", "asc", "desc"),
+)
 SIGNS = ("(", ")", ",", "\n", "and", "or", "not", "=", '"', "#")
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.text() | st.lists(st.sampled_from(WORDS + SIGNS)).map(" ".join))
+broken = st.builds(
+    lambda text, at, word: f"{text[:at]} {word} {text[at:]}",
+    texts,
+    st.integers(0, 400),
+    st.sampled_from(WORDS + MOVES + SIGNS),
+)
+"""Policies that were right before a word was put in."""
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text() | st.lists(st.sampled_from(WORDS + MOVES + SIGNS)).map(" ".join) | broken)
 def test_any_text_is_a_policy_or_a_policy_error(text):
     result = compiled(text)
 

@@ -10,9 +10,13 @@ import pytest
 import yaml
 
 from flashnest.policy import PolicyCheckError, RecordFacts, compile_policy
-from flashnest.policy.diagnostics import Diagnostic
+from flashnest.policy.cases import read_tests
+from flashnest.policy.diagnostics import Diagnostic, Severity
 from flashnest.policy.facts import KINDS
 from flashnest.policy.render import render_one
+from flashnest.policy.testing import run_test
+from flashnest.policy.tiering_file import TieringFile
+from flashnest.policy.yaml_nodes import read_yaml
 from flashnest.record import record_bytes
 
 CASES = Path(__file__).parent / "cases"
@@ -30,6 +34,19 @@ def errors() -> Iterator[Any]:
         yield pytest.param(case, id=f"{case['finds'][0][0]}-{case['policy'][:50]}")
 
 
+def warnings() -> Iterator[Any]:
+    for case in yaml.safe_load((CASES / "warnings.yaml").read_text(encoding="utf-8")):
+        yield pytest.param(case, id=f"{[found[0] for found in case['finds']]}-{case['policy'][34:84]}")
+
+
+def moves() -> Iterator[Any]:
+    for case in yaml.safe_load((CASES / "moves.yaml").read_text(encoding="utf-8")):
+        policy = compile_policy(case["policy"], params=case.get("params"))
+        file = TieringFile(CASES / "moves.yaml", case["policy"])
+        for test in read_tests(read_yaml(yaml.safe_dump(case["tests"]))):
+            yield pytest.param(policy, file, test, id=f"{case['policy'].split(chr(10))[0][:40]}-{test.name}")
+
+
 def facts_of(record: dict[str, Any]) -> RecordFacts:
     return RecordFacts(
         record["tokens"],
@@ -45,6 +62,21 @@ def test_record_goes_where_the_case_says(policy, params, record, chain, rule):
 
     assert " else ".join(tier.name.lower() for tier in decided.chain) == ("" if chain == "reject" else chain)
     assert decided.number == rule
+
+
+@pytest.mark.parametrize(("policy", "file", "test"), list(moves()))
+def test_moves_do_with_the_record_what_the_case_says(policy, file, test):
+    assert run_test(policy, file, test).failure == ""
+
+
+@pytest.mark.parametrize("case", list(warnings()))
+def test_policy_that_compiles_is_warned_of_what_and_where(case):
+    found = compile_policy(case["policy"]).diagnostics
+
+    assert [place_of(one) for one in found] == [tuple(wanted[:3]) for wanted in case["finds"]]
+    assert {one.severity for one in found} <= {Severity.WARNING}
+    texts = [render_one(one) for one in found]
+    assert all(wanted[3] in text for wanted, text in zip(case["finds"], texts, strict=True)), texts
 
 
 @pytest.mark.parametrize("case", list(errors()))
