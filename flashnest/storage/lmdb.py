@@ -11,7 +11,6 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -20,15 +19,17 @@ import numpy as np
 
 from flashnest.errors import StoreClosedError, StoreCorruptError, StoreError, StoreFullError
 from flashnest.record import BoolArray, Tier, U32Array, U64Array
+from flashnest.storage.cold_pace import SLICE_RECORDS, give_way
 from flashnest.storage.lmdb_files import StoreDirectory
-from flashnest.storage.lmdb_writer import LmdbWriter, split_keys
-from flashnest.storage.sealed import LAYOUT_VERSION, SEAL_BYTES, unseal
-from flashnest.storage.store import ClockS, Found, State, StoreStats
+from flashnest.storage.lmdb_reader import LmdbReader
+from flashnest.storage.lmdb_writer import LmdbWriter
+from flashnest.storage.sealed import LAYOUT_VERSION, SEAL_BYTES, join_keys
+from flashnest.storage.store import ClockS, Found, StoreStats
 
 MIN_CAPACITY_BYTES: Final = 1 << 20
 INITIAL_MAP_BYTES: Final = 16 << 20
 _PAGE: Final = 4096
-_SCAN_RECORDS: Final = 8192
+_SCAN_RECORDS: Final = 512
 
 
 class LmdbStore:
@@ -67,7 +68,6 @@ class LmdbStore:
         self._words = words
         self._pid, self._closed, self._broken = os.getpid(), False, ""
         self._write_lock, self._map_lock = threading.Lock(), threading.Lock()
-        self._lookups = self._hits = self._corrupt = 0
         self._directory = StoreDirectory(path)
         try:
             self._directory.make_sure_it_is_sound(verify_timeout_s)
@@ -75,6 +75,7 @@ class LmdbStore:
             self._env = self._open_env(min(initial_map_bytes, insert_limit))
             try:
                 self._db = self._open_records(owner)
+                self._reader = LmdbReader(self._env, self._db, words=words, map_lock=self._map_lock)
                 self._writer = LmdbWriter(
                     self._env,
                     self._db,
@@ -147,7 +148,7 @@ class LmdbStore:
     @property
     def corrupt(self) -> int:
         """Damaged records met so far; each was a miss."""
-        return self._corrupt + self._writer.corrupt
+        return self._reader.corrupt + self._writer.corrupt
 
     @property
     def value_bytes(self) -> int:
@@ -159,28 +160,12 @@ class LmdbStore:
         self._check()
         if len(keys) > found.capacity:
             raise ValueError(f"{len(keys)} keys do not fit answer buffers for {found.capacity}")
-        with self._map_lock, self._env.begin(db=self._db, buffers=True) as txn:
-            for i, key in enumerate(split_keys(keys)):
-                row = self._row(key, txn.get(key))
-                found.state[i] = State.MISS if row is None else State.HIT
-                if row is not None:
-                    found.tier[i] = Tier.NVME
-                    found.rows[i] = np.frombuffer(row, np.uint32)
-                    self._hits += 1
-        self._lookups += len(keys)
-
-    def _row(self, key: bytes, value: bytes | memoryview | None) -> bytes | None:
-        if value is None:
-            return None
-        row = unseal(key, value, 4 * self._words)
-        self._corrupt += row is None
-        return row
+        self._reader.lookup_many(keys, found)
 
     def contains_many(self, keys: U64Array) -> BoolArray:
         """See `Store.contains_many`."""
         self._check()
-        with self._map_lock, self._env.begin(db=self._db, buffers=True) as txn:
-            return np.array([txn.get(key) is not None for key in split_keys(keys)], np.bool_)
+        return self._reader.contains_many(keys)
 
     def insert_many(self, keys: U64Array, rows: U32Array) -> BoolArray:
         """See `Store.insert_many`: one durable transaction, in key order. Raises StoreError where the disk fails."""
@@ -211,58 +196,55 @@ class LmdbStore:
 
     def scan(self) -> Iterator[tuple[U64Array, U32Array]]:
         """See `Store.scan`: in key order, a short transaction a batch. Damaged records are left out and counted."""
-        for batch in self._walk():
-            whole = [(key, row) for key, value in batch if (row := self._row(key, value)) is not None]
-            if whole:
-                keys = np.frombuffer(b"".join(key for key, _ in whole), np.uint64)
-                rows = np.frombuffer(b"".join(row for _, row in whole), np.uint32).reshape(-1, self._words)
-                yield keys.copy(), rows.copy()
+        after: bytes | None = None
+        while True:
+            self._check()
+            keys, rows, after = self._reader.records_after(after, _SCAN_RECORDS)
+            if len(keys):
+                yield keys, rows
+            if after is None:
+                return
 
     def scan_from(self, position: int, records: int) -> tuple[U64Array, U32Array, int]:
         """See `ColdStore.scan_from`: in key order; a position is the last key that was read."""
+        parts: list[tuple[U64Array, U32Array]] = []
         after = position.to_bytes(8, sys.byteorder) if position else None
-        batch = self._read_after(after, records)
-        whole = [(key, row) for key, value in batch if (row := self._row(key, value)) is not None]
-        keys = np.frombuffer(b"".join(key for key, _ in whole), np.uint64).copy()
-        rows = np.frombuffer(b"".join(row for _, row in whole), np.uint32).reshape(-1, self._words).copy()
-        return keys, rows, int.from_bytes(batch[-1][0], sys.byteorder) if len(batch) == records else 0
+        for start in range(0, records, SLICE_RECORDS):
+            self._check()
+            keys, rows, after = self._reader.records_after(after, min(SLICE_RECORDS, records - start))
+            parts.append((keys, rows))
+            if after is None:
+                break
+            give_way()
+        where = int.from_bytes(after, sys.byteorder) if after is not None else 0
+        return np.concatenate([keys for keys, _ in parts]), np.concatenate([rows for _, rows in parts]), where
 
     def scan_keys(self) -> Iterator[U64Array]:
-        """Yield every key once, in batches."""
-        for batch in self._walk():
-            yield np.frombuffer(b"".join(key for key, _ in batch), np.uint64)
-
-    def _walk(self) -> Iterator[list[tuple[bytes, bytes]]]:
-        batch = self._read_after(None, _SCAN_RECORDS)
-        while batch:
-            yield batch
-            batch = self._read_after(batch[-1][0], _SCAN_RECORDS)
-
-    def _read_after(self, after: bytes | None, records: int) -> list[tuple[bytes, bytes]]:
-        """Read up to `records` records that follow a key, in a transaction of their own."""
-        self._check()
-        with self._map_lock, self._env.begin(db=self._db) as txn:
-            cursor = txn.cursor()
-            there = cursor.first() if after is None else cursor.set_range(after)
-            if there and cursor.key() == after:
-                there = cursor.next()
-            return list(islice(cursor.iternext(), records)) if there else []
+        """Yield every key once, in batches, ascending."""
+        after: bytes | None = None
+        while True:
+            self._check()
+            batch = self._reader.keys_after(after, _SCAN_RECORDS)
+            if not batch:
+                return
+            after = batch[-1]
+            yield join_keys(batch)
 
     def stats(self) -> StoreStats:
-        """See `Store.stats`; `bytes_used` is the size of the file."""
+        """See `Store.stats`; `bytes_used` is the size of the file, which never shrinks; `fill` goes by records."""
         writer, held = self._writer, self._directory.data_bytes()
         return StoreStats(
             records=writer.records,
             bytes_used=held,
             bytes_budget=self._capacity,
-            lookups=self._lookups,
-            hits=self._hits,
+            lookups=self._reader.lookups,
+            hits=self._reader.hits,
             inserts=writer.inserts,
             updates=writer.updates,
             removes=writer.removes,
             rejected=writer.rejected,
             evicted=0,
-            fill=held / self._capacity,
+            fill=min(1.0, writer.records / writer.room_records),
         )
 
     def close(self) -> None:

@@ -64,7 +64,7 @@ def open_tier(store: DictStore, **options: object) -> ColdTier:
 STEP = st.one_of(
     st.tuples(st.just("insert"), st.integers(0, 60), st.integers(1, 12)),
     st.tuples(st.just("remove"), st.integers(0, 60), st.integers(1, 6)),
-    st.tuples(st.just("work"), st.integers(1, 6), st.just(0)),
+    st.tuples(st.just("work"), st.integers(1, 40), st.just(0)),
     st.tuples(st.just("flush"), st.just(0), st.just(0)),
     st.tuples(st.just("tick"), st.just(0), st.just(0)),
 )
@@ -75,7 +75,7 @@ STEP = st.one_of(
 def test_no_key_is_denied_under_any_interleaving(monkeypatch: pytest.MonkeyPatch, steps: list) -> None:
     monkeypatch.setattr(membership, "FIRST_KEYS", 4 * 8)  # a rebuild is due after 8 changes
     store = DictStore()
-    tier = open_tier(store, flush_records=16)
+    tier = open_tier(store, flush_records=10)
     held: set[int] = set()
     for what, start, count in steps:
         keys = spread(start, count)

@@ -1,0 +1,82 @@
+"""The reading half of the LMDB tier: short transactions, answers checked by the batch. Never writes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from itertools import islice
+
+import lmdb
+import numpy as np
+
+from flashnest.record import BoolArray, Tier, U32Array, U64Array
+from flashnest.storage.sealed import join_keys, split_keys, unpack_values
+from flashnest.storage.store import Found, State
+
+
+class LmdbReader:
+    """Reads records of an open environment. One thread at a time, beside one that writes.
+
+    Each transaction holds `map_lock`: LMDB allows none in the process while the map is resized.
+    """
+
+    def __init__(self, env: lmdb.Environment, db: lmdb._Database, *, words: int, map_lock: threading.Lock) -> None:
+        self._env, self._db, self._words, self._map_lock = env, db, words, map_lock
+        self.lookups = self.hits = self.corrupt = 0
+
+    def lookup_many(self, keys: U64Array, found: Found) -> None:
+        """See `LmdbStore.lookup_many`. LMDB has no batch of its own: one descent a key, 1.1 us and its page faults."""
+        values = self._values(keys)
+        state = found.state[: len(keys)]
+        state[:] = State.MISS
+        self.lookups += len(keys)
+        at = np.flatnonzero(np.array([value is not None for value in values], np.bool_))
+        if len(at):
+            rows, whole = self._rows(keys[at], [value for value in values if value is not None])
+            at = at[whole]
+            state[at], found.tier[at], found.rows[at] = State.HIT, Tier.NVME, rows[whole]
+            self.hits += len(at)
+
+    def contains_many(self, keys: U64Array) -> BoolArray:
+        """See `Store.contains_many`."""
+        return np.array([value is not None for value in self._values(keys)], np.bool_)
+
+    def _values(self, keys: U64Array) -> list[bytes | None]:
+        names = split_keys(keys)
+        with self._map_lock, self._env.begin(db=self._db) as txn:
+            return list(map(txn.get, names))
+
+    def _rows(self, keys: U64Array, values: Sequence[bytes]) -> tuple[U32Array, BoolArray]:
+        rows, whole, damaged = unpack_values(keys, values, self._words)
+        self.corrupt += damaged
+        return rows, whole
+
+    def records_after(self, after: bytes | None, records: int) -> tuple[U64Array, U32Array, bytes | None]:
+        """Read up to `records` records that follow a key: keys, rows, and the last key read, None where there was none.
+
+        Damaged records are left out and counted.
+        """
+        with self._map_lock, self._env.begin(db=self._db) as txn:
+            cursor = txn.cursor()
+            batch = list(islice(cursor.iternext(), records)) if _goes_on(cursor, after) else []
+        if not batch:
+            return np.zeros(0, np.uint64), np.zeros((0, self._words), np.uint32), None
+        names = [bytes(key) for key, _ in batch]
+        keys = join_keys(names)
+        rows, whole = self._rows(keys, [bytes(value) for _, value in batch])
+        return keys[whole], rows[whole], names[-1]
+
+    def keys_after(self, after: bytes | None, records: int) -> list[bytes]:
+        """Read up to `records` keys that follow a key."""
+        with self._map_lock, self._env.begin(db=self._db) as txn:
+            cursor = txn.cursor()
+            return list(map(bytes, islice(cursor.iternext(values=False), records))) if _goes_on(cursor, after) else []
+
+
+def _goes_on(cursor: lmdb.Cursor, after: bytes | None) -> bool:
+    """Place a cursor at the record that follows a key, or at the first; returns whether there is one."""
+    if after is None:
+        return cursor.first()
+    if not cursor.set_range(after):
+        return False
+    return cursor.next() if cursor.key() == after else True
