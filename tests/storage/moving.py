@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from records import WORDS, Clock, Placement, table_bytes
 
-from flashnest.record import Admission, BoolArray, FactArrays, I64Array, Tier, U8Array, U64Array
+from flashnest.record import Admission, BoolArray, FactArrays, I64Array, Tier, U8Array, U32Array, U64Array
 from flashnest.storage.cold import ColdOptions, ColdTier
 from flashnest.storage.lmdb import LmdbStore
 from flashnest.storage.router import Router
-from flashnest.storage.store import ColdStore, Found
+from flashnest.storage.store import ColdStore, Found, State, StoreStats
 from flashnest.storage.table import DramTable
 
 Condition = Callable[[FactArrays], BoolArray]
@@ -67,6 +67,58 @@ class Everywhere(Placement):
 
 IN_DRAM, IN_NVME, IN_VRAM, IN_DRAM_OR_NVME, NOWHERE = 1, 2, 3, 4, 5
 """Lengths in tokens that `Everywhere` sends there."""
+
+
+class DictStore:
+    """A cold store in a dict with room for so many records."""
+
+    tier = Tier.NVME
+    corrupt, value_bytes = 0, 84
+
+    def __init__(self, room: int) -> None:
+        self.held: dict[int, U32Array] = {}
+        self.room = room
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+    @property
+    def full(self) -> bool:
+        return len(self.held) >= self.room
+
+    def lookup_many(self, keys: U64Array, found: Found) -> None:
+        for i, key in enumerate(keys.tolist()):
+            row = self.held.get(key)
+            found.state[i] = State.MISS if row is None else State.HIT
+            if row is not None:
+                found.rows[i] = row
+
+    def contains_many(self, keys: U64Array) -> BoolArray:
+        return np.array([key in self.held for key in keys.tolist()], np.bool_)
+
+    def write_many(self, keys: U64Array, rows: U32Array, removes: U64Array) -> BoolArray:
+        for key in removes.tolist():
+            self.held.pop(key, None)
+        stored = np.zeros(len(keys), np.bool_)
+        for i, key in enumerate(keys.tolist()):
+            stored[i] = key in self.held or not self.full
+            if stored[i]:
+                self.held[key] = rows[i].copy()
+        return stored
+
+    def scan_keys(self) -> Iterator[U64Array]:
+        yield np.array(sorted(self.held), np.uint64)
+
+    def scan_from(self, position: int, records: int) -> tuple[U64Array, U32Array, int]:
+        keys = sorted(key for key in self.held if key >= position)
+        rows = np.array([self.held[key] for key in keys[:records]], np.uint32).reshape(-1, WORDS)
+        return np.array(keys[:records], np.uint64), rows, keys[records] if len(keys) > records else 0
+
+    def stats(self) -> StoreStats:
+        return StoreStats(len(self), 0, 1 << 30, 0, 0, 0, 0, 0, 0, 0, len(self) / self.room)
+
+    def close(self) -> None:
+        """Keep what there is: a test looks at it afterwards."""
 
 
 @dataclass
@@ -124,13 +176,13 @@ def rig(
     windows_s: tuple[int, ...] = (),
     units: int = 20,
     vram_units: int = 20,
-    store: ColdStore | None = None,
+    store: ColdStore | DictStore | None = None,
     placement: Placement | None = None,
     **options: object,
 ) -> Rig:
     """Return a rig of tables with `units` of 14 slots; options are the cold tier's."""
     clock = Clock()
-    disk = store or LmdbStore(path, 8 << 20, words=WORDS, clock_s=clock.whole)
+    disk = store if store is not None else LmdbStore(path, 8 << 20, words=WORDS, clock_s=clock.whole)
     cold = ColdTier(disk, words=WORDS, clock_s=clock.whole, clock=clock, options=ColdOptions(threaded=False, **options))  # type: ignore[arg-type]
     dram = DramTable(table_bytes(units), words=WORDS, clock_s=clock.whole)
     vram = DramTable(table_bytes(vram_units), words=WORDS, clock_s=clock.whole, tier=Tier.VRAM, evict=False)
