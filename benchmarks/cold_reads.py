@@ -19,7 +19,7 @@ from benchmarks.cold_stores import WORDS, drop_cache, io_now, keys_at
 from benchmarks.harness import Result
 from flashnest.record import I64Array, U64Array
 from flashnest.storage.lmdb import LmdbStore
-from flashnest.storage.page_io import MAX_THREADS, PAGE_BYTES, PageReader, ThreadReader, aligned_pages
+from flashnest.storage.page_io import MAX_THREADS, PAGE_BYTES, PageMemory, PageReader, ThreadReader
 from flashnest.storage.slots import SlotsStore
 from flashnest.storage.store import Found, State
 from flashnest.storage.uring import READ, Ring
@@ -62,8 +62,8 @@ class ColdBatches:
         self.data = slots._directory.data
         self.ring = Ring(depth)
         self.fd = os.open(self.data, os.O_RDONLY | os.O_DIRECT)
-        self.memory = aligned_pages(256)
-        self.addresses = np.uint64(self.memory.ctypes.data) + np.arange(256, dtype=np.uint64) * np.uint64(PAGE_BYTES)
+        self.memory = PageMemory(256)
+        self.places = np.arange(256) * PAGE_BYTES
         self.ring_reader: PageReader = slots._buckets.lookups.file._reader
         self.thread_reader = ThreadReader(min(depth, MAX_THREADS))
 
@@ -94,14 +94,14 @@ class ColdBatches:
 
     def raw_ring(self, keys: U64Array) -> None:
         n = len(keys)
-        lengths = np.full(n, PAGE_BYTES, np.uint32)
-        moved = self.ring.transfer(READ, self.fd, self.pages * PAGE_BYTES, self.addresses[:n], lengths)
+        offsets, lengths = self.pages * PAGE_BYTES, np.full(n, PAGE_BYTES)
+        moved = self.ring.transfer(READ, self.fd, offsets, self.memory.address, self.places[:n], lengths)
         if not (moved == PAGE_BYTES).all():
             raise RuntimeError("a raw read came short")
 
     def raw_serial(self, keys: U64Array) -> None:
         for i, page in enumerate(self.pages.tolist()):
-            os.preadv(self.fd, [self.memory[i].data], page * PAGE_BYTES)
+            os.preadv(self.fd, [self.memory.pages[i].data], page * PAGE_BYTES)
 
     def read_by(self, reader: PageReader) -> None:
         self.slots._buckets.lookups.file._reader = reader

@@ -20,7 +20,7 @@ from typing import Final, Literal, Protocol
 import numpy as np
 
 from flashnest.jit import kernel
-from flashnest.record import BoolArray, I32Array, I64Array, U8Array
+from flashnest.record import BoolArray, I32Array, I64Array, U32Array, U64Array
 from flashnest.storage import uring
 
 PAGE_BYTES: Final = 4096
@@ -36,17 +36,29 @@ MAX_THREADS: Final = min(8, 2 * (os.cpu_count() or 1))
 Io = Literal["auto", "io_uring", "threads"]
 
 
+class PageMemory:
+    """Page-aligned memory of its own, as O_DIRECT takes it: zeros at first, seen as bytes and as words."""
+
+    def __init__(self, pages: int) -> None:
+        self.pages = np.frombuffer(mmap.mmap(-1, pages * PAGE_BYTES), np.uint8).reshape(pages, PAGE_BYTES)
+        """uint8 (pages, 4096)."""
+        self.words64: U64Array = self.pages.view(np.uint64)
+        self.words32: U32Array = self.pages.view(np.uint32)
+        self.address = int(self.pages.ctypes.data)
+        self.view = memoryview(self.pages.reshape(-1).data)
+
+
 class PageReader(Protocol):
-    """Moves runs of pages between a file and page-aligned memory, many at once. One thread at a time."""
+    """Moves runs of pages between a file and memory, many at once. One thread at a time."""
 
     name: str
 
     def move(
-        self, fd: int, offsets: I64Array, memory: U8Array, places: I64Array, lengths: I64Array, *, write: bool
+        self, fd: int, offsets: I64Array, memory: PageMemory, places: I64Array, lengths: I64Array, *, write: bool
     ) -> I32Array:
-        """Move run i between file byte `offsets[i]` and `memory[places[i]]`; returns bytes moved or -errno, (n,).
+        """Move run i between file byte `offsets[i]` and memory byte `places[i]`; returns bytes moved or -errno, (n,).
 
-        memory uint8, flat and page-aligned; offsets, places, lengths int64 (n,), multiples of the page.
+        offsets, places, lengths int64 (n,), multiples of the page.
         """
 
     def close(self) -> None:
@@ -63,15 +75,14 @@ class RingReader:
         self.ring = uring.Ring(depth)
 
     def move(
-        self, fd: int, offsets: I64Array, memory: U8Array, places: I64Array, lengths: I64Array, *, write: bool
+        self, fd: int, offsets: I64Array, memory: PageMemory, places: I64Array, lengths: I64Array, *, write: bool
     ) -> I32Array:
         """See `PageReader.move`."""
         if len(offsets) <= ONE_BY_ONE:
             runs = zip(offsets.tolist(), places.tolist(), lengths.tolist(), strict=True)
             return np.array([_move_one(fd, memory, *run, write=write) for run in runs], np.int32)
-        addresses = places.astype(np.uint64) + np.uint64(memory.__array_interface__["data"][0])
         opcode = uring.WRITE if write else uring.READ
-        return self.ring.transfer(opcode, fd, offsets, addresses, lengths.astype(np.uint32))
+        return self.ring.transfer(opcode, fd, offsets, memory.address, places, lengths)
 
     def close(self) -> None:
         """See `PageReader.close`."""
@@ -84,13 +95,13 @@ class ThreadReader:
     name = "threads"
 
     def __init__(self, threads: int) -> None:
-        """Start no thread yet: the first batch of more than one run does."""
+        """Start no thread yet: the first batch of more than two runs does."""
         self._helpers: list[threading.Thread] = []
         self._most_helpers = threads - 1
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
 
     def move(
-        self, fd: int, offsets: I64Array, memory: U8Array, places: I64Array, lengths: I64Array, *, write: bool
+        self, fd: int, offsets: I64Array, memory: PageMemory, places: I64Array, lengths: I64Array, *, write: bool
     ) -> I32Array:
         """See `PageReader.move`."""
         runs = list(zip(offsets.tolist(), places.tolist(), lengths.tolist(), strict=True))
@@ -137,8 +148,8 @@ class ThreadReader:
         self._helpers.clear()
 
 
-def _move_one(fd: int, memory: U8Array, offset: int, place: int, length: int, *, write: bool) -> int:
-    part = memory[place : place + length].data
+def _move_one(fd: int, memory: PageMemory, offset: int, place: int, length: int, *, write: bool) -> int:
+    part = memory.view[place : place + length]
     try:
         return os.pwritev(fd, [part], offset) if write else os.preadv(fd, [part], offset)
     except OSError as error:
@@ -157,12 +168,6 @@ def choose_reader(io: Io, depth: int) -> tuple[PageReader, str]:
     return ThreadReader(min(depth, MAX_THREADS)), why_not
 
 
-def aligned_pages(pages: int) -> U8Array:
-    """Allocate memory that O_DIRECT takes: uint8 (pages, 4096), page-aligned, zeros."""
-    area = mmap.mmap(-1, pages * PAGE_BYTES)
-    return np.frombuffer(area, np.uint8).reshape(pages, PAGE_BYTES)
-
-
 @kernel
 def _runs(
     pages: I64Array, at: I64Array, offsets: I64Array, places: I64Array, lengths: I64Array, most_bytes: int
@@ -177,6 +182,15 @@ def _runs(
             offsets[runs], places[runs], lengths[runs] = pages[i] * PAGE_BYTES, at[i] * PAGE_BYTES, PAGE_BYTES
             runs += 1
     return runs
+
+
+@kernel
+def _first_short(moved: I32Array, lengths: I64Array) -> int:
+    """Return the first run that was not moved whole, or the number of runs."""
+    for i in range(moved.shape[0]):
+        if moved[i] != lengths[i]:
+            return i
+    return len(moved)
 
 
 class PageFile:
@@ -197,41 +211,39 @@ class PageFile:
         """`io_uring` or `threads`."""
         return self._reader.name
 
-    def read_pages(self, pages: I64Array, memory: U8Array, at: I64Array) -> BoolArray:
-        """Read pages, numbered from 0, int64 (n,) ascending, into `memory[at[i]]`; returns which came, (n,).
+    def read_pages(self, pages: I64Array, memory: PageMemory, at: I64Array) -> BoolArray | None:
+        """Read pages, numbered from 0, int64 (n,) ascending, into page `at[i]` of memory; None where all came.
 
-        What came short or failed is tried once more page by page. A page that does not come is counted.
+        What came short or failed is tried once more page by page. Pages that do not come then are counted and False in
+        the answer, (n,).
         """
         offsets, places, lengths = self._runs_of(pages, at)
-        flat = memory.reshape(-1)
-        moved = self._reader.move(self._fd, offsets, flat, places, lengths, write=False)
-        came = np.ones(len(pages), np.bool_)
-        if (moved != lengths).any():
-            came = self._read_again(pages, flat, at)
+        moved = self._reader.move(self._fd, offsets, memory, places, lengths, write=False)
+        came = self._read_again(pages, memory, at) if _first_short(moved, lengths) < len(moved) else None
         if not self.direct:
             for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True):
                 os.posix_fadvise(self._fd, offset, length, os.POSIX_FADV_DONTNEED)
         return came
 
-    def _read_again(self, pages: I64Array, flat: U8Array, at: I64Array) -> BoolArray:
+    def _read_again(self, pages: I64Array, memory: PageMemory, at: I64Array) -> BoolArray:
         came = np.zeros(len(pages), np.bool_)
         for i, (page, place) in enumerate(zip(pages.tolist(), at.tolist(), strict=True)):
-            moved = _move_one(self._fd, flat, page * PAGE_BYTES, place * PAGE_BYTES, PAGE_BYTES, write=False)
+            moved = _move_one(self._fd, memory, page * PAGE_BYTES, place * PAGE_BYTES, PAGE_BYTES, write=False)
             came[i] = moved == PAGE_BYTES
         self.failed_reads += int(len(pages) - np.count_nonzero(came))
         return came
 
-    def write_pages(self, pages: I64Array, memory: U8Array) -> None:
-        """Write the first n pages of `memory` as `pages`, int64 (n,) ascending. Raises OSError where any fails.
+    def write_pages(self, pages: I64Array, memory: PageMemory) -> None:
+        """Write the first n pages of memory as `pages`, int64 (n,) ascending. Raises OSError where any fails.
 
         On disk for certain only after `sync`.
         """
         offsets, places, lengths = self._runs_of(pages, np.arange(len(pages)))
-        moved = self._reader.move(self._fd, offsets, memory.reshape(-1), places, lengths, write=True)
-        bad = np.flatnonzero(moved != lengths)
-        if len(bad):
-            code = -int(moved[bad[0]]) if moved[bad[0]] < 0 else errno.EIO
-            raise OSError(code, f"page {offsets[bad[0]] // PAGE_BYTES} was not written: {os.strerror(code)}")
+        moved = self._reader.move(self._fd, offsets, memory, places, lengths, write=True)
+        bad = _first_short(moved, lengths)
+        if bad < len(moved):
+            code = -int(moved[bad]) if moved[bad] < 0 else errno.EIO
+            raise OSError(code, f"page {offsets[bad] // PAGE_BYTES} was not written: {os.strerror(code)}")
 
     def _runs_of(self, pages: I64Array, at: I64Array) -> tuple[I64Array, I64Array, I64Array]:
         out = np.empty((3, len(pages)), np.int64)
@@ -260,7 +272,7 @@ def _open(path: Path, direct: bool) -> tuple[int, bool]:
             if error.errno != errno.EINVAL:
                 raise
         else:
-            if _move_one(fd, aligned_pages(1).reshape(-1), 0, 0, PAGE_BYTES, write=False) >= 0:
+            if _move_one(fd, PageMemory(1), 0, 0, PAGE_BYTES, write=False) >= 0:
                 return fd, True
             os.close(fd)
     fd = os.open(path, flags)

@@ -31,6 +31,7 @@ from flashnest.storage.store import ClockS, Found, State, StoreStats
 
 MIN_CAPACITY_BYTES: Final = 1 << 20
 _LEAST_LOG_BYTES, _MOST_LOG_BYTES = 64 << 10, 256 << 20
+_HIT = np.uint8(State.HIT)
 _SEGMENTS_PER_LOG: Final = 1.5
 """Segments are merged away at this many times the log's records: overwritten records take room there again."""
 
@@ -177,7 +178,7 @@ class SlotsStore:
             self._buckets.lookups.answer(self._log, keys, found.state, found.rows)
             found.tier[:n] = Tier.NVME
             self._lookups += n
-            self._hits += int(np.count_nonzero(found.state[:n] == State.HIT))
+            self._hits += int(np.count_nonzero(found.state[:n] == _HIT))
 
     def contains_many(self, keys: U64Array) -> BoolArray:
         """See `Store.contains_many`."""
@@ -215,14 +216,11 @@ class SlotsStore:
     def load_sorted(self, keys: U64Array, rows: U32Array) -> None:
         """Put records straight into their buckets, replacing what is there: for filling a store, in large batches.
 
-        keys uint64 (n,) strictly ascending and not 0; rows as for `insert_many`, with their times set. Durable when it
-        returns; not atomic. Raises StoreError where the disk fails or changes are waiting in the log.
+        keys uint64 (n,) strictly ascending and not 0; rows with their times set. Durable when it returns; not atomic.
         """
         self._check()
         with self._write_lock:
-            if len(self._log):
-                self._writer.merge()
-            self._writer.merge_sorted(keys, rows)
+            self._writer.load_sorted(keys, rows)
 
     def merge(self) -> None:
         """Move everything from log and segments into the buckets now."""
@@ -245,8 +243,7 @@ class SlotsStore:
 
     def scan_keys(self) -> Iterator[U64Array]:
         """See `ColdStore.scan_keys`."""
-        for keys, _ in self.scan():
-            yield keys
+        return (keys for keys, _ in self.scan())
 
     def scan_from(self, position: int, records: int) -> tuple[U64Array, U32Array, int]:
         """See `ColdStore.scan_from`; a position is the number of a bucket."""

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from flashnest.record import BoolArray, I64Array, U8Array, U32Array, U64Array
-from flashnest.storage.page_io import PAGE_BYTES, Io, PageFile, aligned_pages
+from flashnest.storage.page_io import PAGE_BYTES, Io, PageFile, PageMemory
 from flashnest.storage.slots_file import Superblock
 from flashnest.storage.slots_log import RecordLog
 from flashnest.storage.slots_page import (
@@ -51,7 +51,7 @@ class Buckets:
         except BaseException:
             self.lookups.close()
             raise
-        self._fresh = aligned_pages(LANE_PAGES)
+        self._fresh = PageMemory(LANE_PAGES)
 
     @property
     def max_records(self) -> int:
@@ -69,7 +69,7 @@ class Buckets:
             numbers = np.arange(first, min(first + LANE_PAGES, self.buckets))
             self.counts[numbers] = 1
             status = self.writer.load(numbers)
-            page_counts(self.writer.words64, status, self.counts[first : first + LANE_PAGES])
+            page_counts(self.writer.memory.words64, status, self.counts[first : first + LANE_PAGES])
         self.records = int(self.counts.sum())
 
     def lose(self, bucket: int, *, read: bool) -> None:
@@ -100,10 +100,9 @@ class Buckets:
         lane, new = self.writer, self._fresh
         status = lane.load(numbers)
         counts = np.empty(len(numbers), np.uint8)
-        new64, new32 = new.view(np.uint64), new.view(np.uint32)
         self.evicted += merge_pages(
-            lane.words64, lane.words32, status, new64, new32, numbers, starts, keys, rows, order, self.slots,
-            self.store_id, counts,
+            lane.memory.words64, lane.memory.words32, status, new.words64, new.words32, numbers, starts, keys, rows,
+            order, self.slots, self.store_id, counts,
         )  # fmt: skip
         with self.page_lock:
             lane.file.write_pages(numbers + 1, new)
@@ -134,36 +133,47 @@ class Lane:
     def __init__(self, owner: Buckets, path: Path, *, io: Io, depth: int, direct: bool) -> None:
         self._owner = owner
         self.file = PageFile(path, io=io, depth=depth, direct=direct)
-        self.memory = aligned_pages(LANE_PAGES)
-        self.words64, self.words32 = self.memory.view(np.uint64), self.memory.view(np.uint32)
+        self.memory = PageMemory(LANE_PAGES)
+        self._at, self._came = np.arange(LANE_PAGES), np.ones(LANE_PAGES, np.bool_)
 
     def load(self, numbers: I64Array) -> U8Array:
         """Read buckets, int64 (n,) ascending, n at most `LANE_PAGES`; returns EMPTY, WHOLE or DAMAGED for each."""
-        owner = self._owner
         status = np.full(len(numbers), EMPTY, np.uint8)
-        at = np.flatnonzero(owner.counts[numbers])
-        came = np.ones(len(numbers), np.bool_)
-        came[at] = self.file.read_pages(numbers[at] + 1, self.memory, at)
-        if self._check(numbers, came, status, at):
+        at = np.flatnonzero(self._owner.counts[numbers])
+        if len(at) == len(numbers):
+            return self._load_all(numbers)
+        came = self._came
+        if (some := self.file.read_pages(numbers[at] + 1, self.memory, at)) is not None:
+            came = np.ones(len(numbers), np.bool_)
+            came[at] = some
+        return self._checked(numbers, came, at, status)
+
+    def _load_all(self, numbers: I64Array) -> U8Array:
+        n = len(numbers)
+        came = self.file.read_pages(numbers + 1, self.memory, self._at[:n])
+        return self._checked(numbers, self._came if came is None else came, self._at[:n], np.empty(n, np.uint8))
+
+    def _checked(self, numbers: I64Array, came: BoolArray, at: I64Array, status: U8Array) -> U8Array:
+        owner = self._owner
+        if check_pages(self.memory.words64, numbers, came, at, owner.slots, owner.store_id, status):
             for i in np.flatnonzero(status == DAMAGED).tolist():
-                self._load_again(numbers[i : i + 1], i, status[i : i + 1])
+                self._load_again(numbers, i, status)
         return status
 
-    def _load_again(self, number: I64Array, i: int, status: U8Array) -> None:
-        with self._owner.page_lock:
-            came = self.file.read_pages(number + 1, self.memory, np.array([i]))
-            if self._check(number, came, status, np.array([0]), i):
-                self._owner.lose(int(number[0]), read=bool(came[0]))
-
-    def _check(self, numbers: I64Array, came: BoolArray, status: U8Array, at: I64Array, first: int = 0) -> int:
-        owner = self._owner
-        return check_pages(self.words64[first:], numbers, came, at, owner.slots, owner.store_id, status)
+    def _load_again(self, numbers: I64Array, i: int, status: U8Array) -> None:
+        owner, at = self._owner, np.array([i])
+        with owner.page_lock:
+            came = self.file.read_pages(numbers[i : i + 1] + 1, self.memory, at)
+            if came is not None:
+                owner.lose(int(numbers[i]), read=False)
+            elif check_pages(self.memory.words64, numbers, self._came, at, owner.slots, owner.store_id, status):
+                owner.lose(int(numbers[i]), read=True)
 
     def listed(self, status: U8Array) -> tuple[U64Array, U32Array]:
         """Copy the records of the pages just loaded out, in key order."""
         room = int(np.count_nonzero(status == WHOLE)) * self._owner.slots
         keys, rows = np.empty(room, np.uint64), np.empty((room, self._owner.words), np.uint32)
-        n = list_pages(self.words64, self.words32, status, self._owner.slots, keys, rows)
+        n = list_pages(self.memory.words64, self.memory.words32, status, self._owner.slots, keys, rows)
         return keys[:n], rows[:n]
 
     def answer(self, log: RecordLog, keys: U64Array, state: U8Array, rows: U32Array) -> None:
@@ -173,11 +183,12 @@ class Lane:
 
     def ask_pages(self, keys: U64Array, state: U8Array, rows: U32Array) -> None:
         """Look those keys up whose state is PENDING, in the pages alone."""
+        owner, memory = self._owner, self.memory
         wanted, page_of = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
-        pages = plan_reads(keys, state, self._owner.counts, wanted, page_of)
+        pages = plan_reads(keys, state, owner.counts, wanted, page_of)
         for first in range(0, pages, LANE_PAGES):
-            status = self.load(wanted[first : min(first + LANE_PAGES, pages)])
-            find_rows(self.words64, self.words32, status, self._owner.slots, first, page_of, keys, state, rows)
+            status = self._load_all(wanted[first : min(first + LANE_PAGES, pages)])
+            find_rows(memory.words64, memory.words32, status, owner.slots, first, page_of, keys, state, rows)
 
     def close(self) -> None:
         """Close the file. A second call does nothing."""

@@ -15,21 +15,7 @@ import numpy as np
 from flashnest.errors import StoreFullError
 from flashnest.hashing import mix64
 from flashnest.jit import inline_kernel, kernel
-from flashnest.record import (
-    ACCEPTED,
-    CHAIN,
-    DRAFTED,
-    HITS,
-    INSERTED,
-    LAST_ACCESS,
-    META,
-    REFS,
-    BoolArray,
-    I32Array,
-    U8Array,
-    U32Array,
-    U64Array,
-)
+from flashnest.record import META, BoolArray, I32Array, U8Array, U32Array, U64Array
 from flashnest.storage.slots_page import TOMBSTONE, buckets_of
 
 _LOCKED_RECORDS: Final = 2048
@@ -78,25 +64,6 @@ def _put(index: I32Array, stored: U64Array, held: U32Array, count: int, keys: U6
 def _contains(index: I32Array, stored: U64Array, keys: U64Array, out: BoolArray) -> None:
     for i in range(keys.shape[0]):
         out[i] = index[_place(index, stored, keys[i])] >= 0
-
-
-@kernel
-def keep_facts_many(state: U8Array, old: U32Array, new: U32Array, now: int) -> None:
-    """Carry the facts of stored rows into the rows that overwrite them, in place; the rule of `Store.insert_many`.
-
-    state uint8 (n,): HIT where `old` holds a row; old, new uint32 (n, words). Rows without times get `now`.
-    """
-    for i in range(new.shape[0]):
-        same = state[i] == _HIT and not (old[i, META] ^ new[i, META]) & 0xFF and old[i, CHAIN] == new[i, CHAIN]
-        if same:
-            for word in (HITS, INSERTED, DRAFTED, ACCEPTED):
-                new[i, word] = old[i, word]
-            if new[i, META] & 0xFF == 0:  # an n-gram learnt again
-                new[i, REFS] = min(int(old[i, REFS]) + max(int(new[i, REFS]), 1), 0xFFFFFFFF)
-        if new[i, INSERTED] == 0:
-            new[i, INSERTED] = new[i, LAST_ACCESS] = now
-        elif new[i, LAST_ACCESS] == 0:  # or it would be the first that its bucket evicts
-            new[i, LAST_ACCESS] = now
 
 
 class RecordLog:

@@ -18,10 +18,11 @@ from typing import Final
 import numpy as np
 
 from flashnest.errors import StoreError
-from flashnest.record import META, BoolArray, U8Array, U32Array, U64Array
+from flashnest.record import INSERTED, LAST_ACCESS, META, BoolArray, U8Array, U32Array, U64Array
+from flashnest.storage.sealed import keep_facts
 from flashnest.storage.segments import Batch, SegmentLog, batch_bytes
 from flashnest.storage.slots_buckets import Buckets
-from flashnest.storage.slots_log import RecordLog, keep_facts_many
+from flashnest.storage.slots_log import RecordLog
 from flashnest.storage.slots_page import TOMBSTONE
 from flashnest.storage.store import ClockS, State
 
@@ -115,7 +116,8 @@ class SlotsWriter:
             self.merge()
         state, old = self._old(batch.keys)
         state[np.isin(batch.keys, batch.removes, assume_unique=True)] = State.MISS
-        keep_facts_many(state, old, batch.rows, self._clock_s())
+        keep_facts(old, state == State.HIT, batch.rows)
+        self._stamp(batch.rows)
         self._append(batch)
         self._log.bury_many(batch.removes)
         self._log.put_many(batch.keys, batch.rows)
@@ -124,6 +126,13 @@ class SlotsWriter:
         self.updates += updated
         self.removes += len(batch.removes)
         self._unmerged += len(batch.keys) - updated - len(batch.removes)
+
+    def _stamp(self, rows: U32Array) -> None:
+        """Give rows their times that have none."""
+        fresh = rows[:, INSERTED] == 0
+        rows[fresh, INSERTED] = self._clock_s()
+        fresh |= rows[:, LAST_ACCESS] == 0  # or it would be the first that its bucket evicts
+        rows[fresh, LAST_ACCESS] = self._clock_s()
 
     def _append(self, batch: Batch) -> None:
         try:
@@ -137,8 +146,10 @@ class SlotsWriter:
         self._or_break(self._make_room)
         self._or_break(self._segments.drop)
 
-    def merge_sorted(self, keys: U64Array, rows: U32Array) -> None:
-        """Put many records into the buckets at once, past segments and log, which must be empty."""
+    def load_sorted(self, keys: U64Array, rows: U32Array) -> None:
+        """See `SlotsStore.load_sorted`."""
+        if len(self._log):
+            self.merge()
         self._or_break(lambda: self._buckets.merge(keys, rows))
 
     def _or_break(self, work: Callable[[], None]) -> None:

@@ -37,21 +37,22 @@ _MEMBARRIER: Final = {"aarch64": 283, "riscv64": 283, "ppc64le": 365, "s390x": 3
 _MEMBARRIER_REGISTER, _MEMBARRIER_NOW = 16, 8  # (REGISTER_)PRIVATE_EXPEDITED
 _PARAMS_BYTES: Final = 120
 _MAX_DEPTH: Final = 4096
+_CANCELLED: Final = -errno.ECANCELED
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.syscall.restype = ctypes.c_long
+_libc_syscall = ctypes.CDLL(None, use_errno=True).syscall
+_libc_syscall.restype, _libc_syscall.argtypes = ctypes.c_long, [ctypes.c_long] * 7
 
 
-def _syscall(number: int, *arguments: int) -> int:
+def _syscall(number: int, a: int, b: int, c: int = 0, d: int = 0) -> int:
     """Make a system call, the GIL released meanwhile; returns its result, or -errno."""
-    result = int(_libc.syscall(ctypes.c_long(number), *map(ctypes.c_long, arguments)))
+    result = int(_libc_syscall(number, a, b, c, d, 0, 0))
     return -ctypes.get_errno() if result < 0 else result
 
 
 @kernel
 def _fill(
-    sqes: U64Array, tail: int, fd_and_op: np.uint64, offsets: I64Array, addresses: U64Array, lengths: U32Array,
-    first: int, count: int,
+    sqes: U64Array, tail: int, fd_and_op: np.uint64, offsets: I64Array, address: int, places: I64Array,
+    lengths: I64Array, first: int, count: int, results: I32Array,
 ) -> None:  # fmt: skip
     """Write `count` submission entries (64 bytes each, `struct io_uring_sqe`) from transfer `first` on."""
     mask = sqes.shape[0] - 1
@@ -59,10 +60,11 @@ def _fill(
         sqe = sqes[(tail + i - first) & mask]
         sqe[0] = fd_and_op
         sqe[1] = np.uint64(offsets[i])
-        sqe[2] = addresses[i]
+        sqe[2] = np.uint64(address + places[i])
         sqe[3] = np.uint64(lengths[i])
         sqe[4] = np.uint64(i)
         sqe[5] = sqe[6] = sqe[7] = np.uint64(0)
+        results[i] = _CANCELLED
 
 
 @kernel
@@ -89,7 +91,7 @@ class Ring:
         self._fd = fd
         try:
             if fences:
-                _checked(_syscall(_MEMBARRIER[platform.machine()], _MEMBARRIER_REGISTER, 0, 0), "membarrier")
+                _checked(_syscall(_MEMBARRIER[platform.machine()], _MEMBARRIER_REGISTER, 0), "membarrier")
             self._map(params)
         except BaseException:
             os.close(fd)
@@ -118,21 +120,24 @@ class Ring:
         self._cqes = np.frombuffer(ring, np.uint64, 2 * cq_entries, cq[5]).reshape(cq_entries, 2)
         self._sqes = np.frombuffer(entries, np.uint64, 8 * sq_entries).reshape(sq_entries, 8)
 
-    def transfer(self, opcode: int, fd: int, offsets: I64Array, addresses: U64Array, lengths: U32Array) -> I32Array:
+    def transfer(
+        self, opcode: int, fd: int, offsets: I64Array, address: int, places: I64Array, lengths: I64Array
+    ) -> I32Array:
         """Do transfers; returns for each the bytes moved or -errno, int32 (n,). Returns when all have ended.
 
-        opcode `READ` or `WRITE`; offsets int64 (n,), addresses uint64 (n,), lengths uint32 (n,): file offset, memory
-        address and bytes of each. The caller keeps the memory alive. Raises OSError where the ring itself fails.
+        opcode `READ` or `WRITE`; transfer i is between file byte `offsets[i]` and memory at `address + places[i]`,
+        `lengths[i]` bytes below 2**31; all int64 (n,). The caller keeps the memory alive. Raises OSError where the ring
+        itself fails.
         """
         n = len(offsets)
-        results = np.full(n, -errno.ECANCELED, np.int32)
+        results = np.empty(n, np.int32)
         fd_and_op = np.uint64(opcode | fd << 32)
         begun = ended = 0
         try:
             while ended < n:
                 count = min(n - begun, self.depth - (begun - ended))
                 tail = int(self._sq_tail[0])
-                _fill(self._sqes, tail, fd_and_op, offsets, addresses, lengths, begun, count)
+                _fill(self._sqes, tail, fd_and_op, offsets, address, places, lengths, begun, count, results)
                 self._sq_tail[0] = (tail + count) & 0xFFFFFFFF
                 left = begun + count == n
                 self.most_in_flight = max(self.most_in_flight, begun + count - ended)
@@ -146,7 +151,7 @@ class Ring:
 
     def _enter(self, submit: int, in_flight: int, wait: int) -> int:
         """Submit entries and wait for completions; returns how many were taken, taking back what was not."""
-        taken = _syscall(_ENTER, self._fd, submit, wait, _GETEVENTS, 0, 0)
+        taken = _syscall(_ENTER, self._fd, submit, wait, _GETEVENTS)
         if taken < submit:
             self._sq_tail[0] = (int(self._sq_tail[0]) - (submit - max(taken, 0))) & 0xFFFFFFFF
         if taken == -errno.EINTR or (taken in (-errno.EAGAIN, -errno.EBUSY) and in_flight):
@@ -156,7 +161,7 @@ class Ring:
     def _collect(self, results: I32Array) -> int:
         head, tail = int(self._cq_head[0]), int(self._cq_tail[0])
         if self._fences:
-            _checked(_syscall(_MEMBARRIER[platform.machine()], _MEMBARRIER_NOW, 0, 0), "membarrier")
+            _checked(_syscall(_MEMBARRIER[platform.machine()], _MEMBARRIER_NOW, 0), "membarrier")
         count = (tail - head) & 0xFFFFFFFF
         _reap(self._cqes, head, count, results)
         self._cq_head[0] = tail
@@ -170,7 +175,7 @@ class Ring:
         """
         self._sq_tail[0] = self._sq_head[0]
         while self._sq_head[0] != self._cq_tail[0]:
-            if _syscall(_ENTER, self._fd, 0, 1, _GETEVENTS, 0, 0) not in (0, -errno.EINTR):
+            if _syscall(_ENTER, self._fd, 0, 1, _GETEVENTS) not in (0, -errno.EINTR):
                 break
             self._cq_head[0] = self._cq_tail[0]
         self._cq_head[0] = self._cq_tail[0]
@@ -208,9 +213,9 @@ def probe() -> str:
 def _read_something(ring: Ring) -> str:
     target = np.zeros(16, np.uint8)
     with open("/proc/self/exe", "rb", buffering=0) as file:
-        address, length = np.array([target.ctypes.data], np.uint64), np.array([16], np.uint32)
+        at, length = np.zeros(1, np.int64), np.array([16])
         try:
-            moved = int(ring.transfer(READ, file.fileno(), np.zeros(1, np.int64), address, length)[0])
+            moved = int(ring.transfer(READ, file.fileno(), at, target.ctypes.data, at, length)[0])
         except OSError as error:
             return _reason(error)
     return "" if moved == 16 else f"a test read ended with {moved}"

@@ -13,7 +13,7 @@ from records import WORDS, rows_of, same_chains, spread
 
 from flashnest.errors import StoreCorruptError
 from flashnest.storage import segments
-from flashnest.storage.page_io import PAGE_BYTES, PageFile
+from flashnest.storage.page_io import PAGE_BYTES, PageFile, PageMemory
 from flashnest.storage.slots import SlotsStore
 from flashnest.storage.slots_page import slots_for
 from flashnest.storage.store import Found, State
@@ -57,7 +57,7 @@ class _Killer:
             self.at()
             unlink(path, missing_ok)
 
-        def counted_pages(file: PageFile, pages: np.ndarray, memory: np.ndarray) -> None:
+        def counted_pages(file: PageFile, pages: np.ndarray, memory: PageMemory) -> None:
             self.at(lambda: self.half(file, pages, memory))
             write_pages(file, pages, memory)
 
@@ -65,13 +65,13 @@ class _Killer:
         PageFile.write_pages = counted_pages
 
     @staticmethod
-    def half(file: PageFile, pages: np.ndarray, memory: np.ndarray) -> None:
+    def half(file: PageFile, pages: np.ndarray, memory: PageMemory) -> None:
         """Write the first pages whole and of the next only its first sector but one, as a power cut may."""
         middle = len(pages) // 2
         fd = os.open(os.readlink(f"/proc/self/fd/{file._fd}"), os.O_WRONLY)
         for i in range(middle):
-            os.pwritev(fd, [memory[i].data], int(pages[i]) * PAGE_BYTES)
-        os.pwritev(fd, [memory[middle, :1024].data], int(pages[middle]) * PAGE_BYTES)
+            os.pwritev(fd, [memory.pages[i].data], int(pages[i]) * PAGE_BYTES)
+        os.pwritev(fd, [memory.pages[middle, :1024].data], int(pages[middle]) * PAGE_BYTES)
         os.fsync(fd)
 
 
@@ -136,7 +136,7 @@ def test_killed_process_loses_no_acknowledged_record(tmp_path: Path, torn: bool)
     """Kill at writes, syncs and unlinks all through the run; a page torn in the middle may cost its own bucket."""
     acknowledged, damaged, fatal = 0, 0, 0
     while acknowledged < 30:
-        fatal += 2 if torn else 9
+        fatal += 5 if torn else 13
         acknowledged = killed(tmp_path / str(fatal), fatal, torn)
         damaged += check(tmp_path / str(fatal), acknowledged, torn)
     assert fatal > 30

@@ -46,7 +46,8 @@ class SlotsBesideADict(RuleBasedStateMachine):
         for key in set(keys.tolist()):
             old = self.model.get(key)
             same = old is not None and old[0] == first
-            self.model[key] = (first, old[1] if same else self.time, old[2] + 1 if same else 1)
+            hits, refs = (old[1], old[2]) if same else (0, 0)
+            self.model[key] = (first, hits + self.time, refs + 1)
 
     @rule()
     def merge(self) -> None:

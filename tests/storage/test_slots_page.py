@@ -8,7 +8,7 @@ import xxhash
 from records import WORDS, rows_of, spread
 
 from flashnest.jit import kernel
-from flashnest.storage.page_io import PAGE_BYTES, aligned_pages
+from flashnest.storage.page_io import PAGE_BYTES, PageMemory
 from flashnest.storage.slots_hash import page_checksum
 from flashnest.storage.slots_page import (
     DAMAGED,
@@ -58,7 +58,7 @@ def test_default_row_fits_56_times() -> None:
 
 def one_page(keys: np.ndarray) -> np.ndarray:
     """Return a page that holds `keys` of bucket 0."""
-    old, new = aligned_pages(1), aligned_pages(1)
+    old, new = PageMemory(1).pages, PageMemory(1).pages
     counts = np.zeros(1, np.uint8)
     merge_pages(
         old.view(np.uint64), old.view(np.uint32), np.zeros(1, np.uint8), new.view(np.uint64), new.view(np.uint32),
@@ -96,7 +96,7 @@ def test_every_single_bit_of_a_page_is_guarded() -> None:
 
 
 def test_page_of_zeros_is_empty_and_others_are_damaged() -> None:
-    page = aligned_pages(1)
+    page = PageMemory(1).pages
     assert status(page) == EMPTY
     assert status(page, came=False) == DAMAGED
     page[0, -1] = 1

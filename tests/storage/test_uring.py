@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from flashnest.storage import page_io, uring
-from flashnest.storage.page_io import PAGE_BYTES, PageFile, aligned_pages
+from flashnest.storage.page_io import PAGE_BYTES, PageFile, PageMemory
 from flashnest.storage.uring import READ, WRITE, Ring
 
 PAGES = 300
@@ -29,10 +29,18 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def transfers(memory: np.ndarray, pages: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return offsets, addresses and lengths that read `pages` into `memory` in turn."""
-    addresses = np.uint64(memory.ctypes.data) + np.arange(len(pages), dtype=np.uint64) * np.uint64(PAGE_BYTES)
-    return np.array(pages, np.int64) * PAGE_BYTES, addresses, np.full(len(pages), PAGE_BYTES, np.uint32)
+def transfers(memory: np.ndarray, pages: list[int]) -> tuple[np.ndarray, int, np.ndarray, np.ndarray]:
+    """Return offsets, address, places and lengths that read `pages` into `memory` in turn."""
+    places = np.arange(len(pages)) * PAGE_BYTES
+    return np.array(pages, np.int64) * PAGE_BYTES, memory.ctypes.data, places, np.full(len(pages), PAGE_BYTES)
+
+
+def aligned_pages(pages: int) -> np.ndarray:
+    return PageMemory(pages).pages
+
+
+def pipe_read(target: np.ndarray) -> tuple[np.ndarray, int, np.ndarray, np.ndarray]:
+    return np.zeros(1, np.int64), target.ctypes.data, np.zeros(1, np.int64), np.array([8])
 
 
 @pytest.mark.parametrize("fences", [False, True])
@@ -57,12 +65,13 @@ def test_each_result_is_its_own(data: Path) -> None:
         file.write(b"x" * 100)
     ring, memory = Ring(8), aligned_pages(5)
     fd = os.open(data, os.O_RDONLY)
-    offsets, addresses, lengths = transfers(memory, [3, PAGES, PAGES + 7, 5, 6])
-    addresses[3] = 4096
-    results = ring.transfer(READ, fd, offsets, addresses, lengths)
+    offsets, address, places, lengths = transfers(memory, [3, PAGES, PAGES + 7, 5, 6])
+    places[3] = 4096 - address
+    batch = offsets, address, places, lengths
+    results = ring.transfer(READ, fd, *batch)
     assert results.tolist() == [PAGE_BYTES, 100, 0, -errno.EFAULT, PAGE_BYTES]
     os.close(fd)
-    assert (ring.transfer(READ, fd, offsets, addresses, lengths) == -errno.EBADF).all()
+    assert (ring.transfer(READ, fd, *batch) == -errno.EBADF).all()
     ring.close()
 
 
@@ -92,7 +101,7 @@ def test_interrupted_wait_neither_loses_nor_keeps_a_transfer() -> None:
     old = signal.signal(signal.SIGUSR1, interrupt)
     main = threading.main_thread().ident
     assert main is not None
-    batch = np.zeros(1, np.int64), np.array([target.ctypes.data], np.uint64), np.array([8], np.uint32)
+    batch = pipe_read(target)
 
     def poke_when_begun() -> None:
         while not ring.most_in_flight:
@@ -139,7 +148,7 @@ def test_other_threads_run_while_the_ring_waits() -> None:
     """The read ends only because another thread writes into the pipe meanwhile: the GIL is free."""
     reading, writing = os.pipe()
     ring, target = Ring(1), np.zeros(8, np.uint8)
-    batch = np.zeros(1, np.int64), np.array([target.ctypes.data], np.uint64), np.array([8], np.uint32)
+    batch = pipe_read(target)
     writer = threading.Thread(target=os.write, args=(writing, b"12345678"))
     ring_waits = threading.Thread(target=ring.transfer, args=(READ, reading, *batch))
     ring_waits.start()
@@ -193,17 +202,17 @@ def test_ring_gives_its_descriptor_back() -> None:
 @pytest.mark.parametrize("io", ["io_uring", "threads"])
 @pytest.mark.parametrize("direct", [True, False])
 def test_pages_come_where_they_belong(data: Path, io: page_io.Io, direct: bool) -> None:
-    file, memory = PageFile(data, io=io, direct=direct), aligned_pages(PAGES)
+    file, memory = PageFile(data, io=io, direct=direct), PageMemory(PAGES)
     assert file.reader == io
     assert file.direct == direct
     rng = np.random.default_rng(3)
     for count in (0, 1, 2, 5, 40, PAGES):
         pages = np.sort(rng.choice(PAGES, count, replace=False))
         at = np.sort(rng.choice(PAGES, count, replace=False))
-        memory[:] = 0
-        assert file.read_pages(pages, memory, at).all()
-        assert memory.view(np.uint32)[at, 3].tolist() == pages.tolist()
-        assert np.count_nonzero(memory.any(axis=1)) == count
+        memory.pages[:] = 0
+        assert file.read_pages(pages, memory, at) is None
+        assert memory.words32[at, 3].tolist() == pages.tolist()
+        assert np.count_nonzero(memory.pages.any(axis=1)) == count
     file.close()
     file.close()
 
@@ -211,8 +220,8 @@ def test_pages_come_where_they_belong(data: Path, io: page_io.Io, direct: bool) 
 @pytest.mark.parametrize("io", ["io_uring", "threads"])
 def test_pages_written_are_there_and_others_are_not_touched(data: Path, io: page_io.Io) -> None:
     before = np.frombuffer(data.read_bytes(), np.uint8).reshape(PAGES, PAGE_BYTES).copy()
-    file, memory = PageFile(data, io=io), aligned_pages(8)
-    memory[:] = 7
+    file, memory = PageFile(data, io=io), PageMemory(8)
+    memory.pages[:] = 7
     pages = np.array([0, 1, 2, 50, 52, 298, 299])
     file.write_pages(pages, memory)
     file.sync()
@@ -223,10 +232,12 @@ def test_pages_written_are_there_and_others_are_not_touched(data: Path, io: page
 
 @pytest.mark.parametrize("io", ["io_uring", "threads"])
 def test_page_that_cannot_be_read_does_not_take_its_neighbours_along(data: Path, io: page_io.Io) -> None:
-    file, memory = PageFile(data, io=io), aligned_pages(6)
+    file, memory = PageFile(data, io=io), PageMemory(6)
     pages = np.array([5, PAGES - 2, PAGES - 1, PAGES, PAGES + 1, PAGES + 9])  # one run crosses the end of the file
-    assert file.read_pages(pages, memory, np.arange(6)).tolist() == [True, True, True, False, False, False]
-    assert memory.view(np.uint32)[:3, 0].tolist() == [5, PAGES - 2, PAGES - 1]
+    came = file.read_pages(pages, memory, np.arange(6))
+    assert came is not None
+    assert came.tolist() == [True, True, True, False, False, False]
+    assert memory.words32[:3, 0].tolist() == [5, PAGES - 2, PAGES - 1]
     assert file.failed_reads == 3
     file.close()
 
@@ -235,10 +246,10 @@ def test_failed_write_is_an_error(data: Path, monkeypatch: pytest.MonkeyPatch) -
     file = PageFile(data, io="io_uring")
     monkeypatch.setattr(Ring, "transfer", lambda *_: np.array([PAGE_BYTES, -errno.EIO], np.int32))
     with pytest.raises(OSError, match="page 9 was not written: Input/output error"):
-        file.write_pages(np.array([2, 9]), aligned_pages(2))
+        file.write_pages(np.array([2, 9]), PageMemory(2))
     monkeypatch.setattr(Ring, "transfer", lambda *_: np.array([PAGE_BYTES, 512], np.int32))
     with pytest.raises(OSError, match="page 9"):
-        file.write_pages(np.array([2, 9]), aligned_pages(2))
+        file.write_pages(np.array([2, 9]), PageMemory(2))
     file.close()
 
 
@@ -254,9 +265,9 @@ def test_file_system_without_o_direct_is_read_through_the_cache_and_left_clean(
 
     monkeypatch.setattr("os.open", refuse)
     monkeypatch.setattr("os.posix_fadvise", lambda *advice: dropped.append(advice[1:]))
-    file, memory = PageFile(data, io="threads"), aligned_pages(3)
+    file, memory = PageFile(data, io="threads"), PageMemory(3)
     assert not file.direct
-    assert file.read_pages(np.array([3, 4, 9]), memory, np.arange(3)).all()
+    assert file.read_pages(np.array([3, 4, 9]), memory, np.arange(3)) is None
     assert dropped == [
         (0, 0, os.POSIX_FADV_RANDOM),
         (3 * PAGE_BYTES, 2 * PAGE_BYTES, os.POSIX_FADV_DONTNEED),
@@ -266,7 +277,7 @@ def test_file_system_without_o_direct_is_read_through_the_cache_and_left_clean(
 
 
 def test_threads_end_with_the_reader(data: Path) -> None:
-    file, memory = PageFile(data, io="threads"), aligned_pages(64)
+    file, memory = PageFile(data, io="threads"), PageMemory(64)
     before = threading.active_count()
     file.read_pages(np.arange(0, 128, 2), memory, np.arange(64))
     assert threading.active_count() > before
