@@ -82,16 +82,27 @@ class VramTable(VramTensors):
         return self._put(keys, rows, evict=True)
 
     def _put(self, keys: U64Array, rows: U32Array, *, evict: bool) -> BoolArray:
-        planes = self._open()
+        self._open()
         if rows.shape[1] != self._words or len(rows) < len(keys):
             raise ValueError(f"{len(keys)} keys come with rows {rows.shape}, the table has {self._words} words a row")
         stored, step, evicted = np.zeros(len(keys), np.bool_), self._batch_records(), self.evicted
         for at in range(0, len(keys), step):
             part = slice(at, min(at + step, len(keys)))
-            done = vram_insert.insert(planes, *self._staging.send(keys[part], rows[part]), evict=evict)
-            stored[part] = _bools(*self._receive(done))
+            stored[part] = self._put_batch(keys[part], rows[part], evict=evict)
         if self.evicted != evicted and len(keys) > step:
             return self.contains_many(keys)
+        return stored
+
+    def _put_batch(self, keys: U64Array, rows: U32Array, *, evict: bool) -> BoolArray:
+        """Insert one batch; where there seems to be room, the operations that evict are run only if there was none."""
+        planes = self._planes
+        full = evict and len(keys) > self.free_records
+        stored = _bools(*self._receive(vram_insert.insert(planes, *self._staging.send(keys, rows), evict=full)))
+        left = np.flatnonzero(~stored & (keys != 0)) if evict and not full else ()
+        if len(left):
+            self._asked_again += len(left)
+            sent = self._staging.send(keys[left], rows[left])
+            stored[left] = _bools(*self._receive(vram_insert.insert(planes, *sent, evict=True, again=True)))
         return stored
 
     def _batch_records(self) -> int:

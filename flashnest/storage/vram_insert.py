@@ -28,13 +28,16 @@ from flashnest.storage.vram_planes import (
 _KIND = 0xFF
 
 
-def insert(planes: VramPlanes, keys: torch.Tensor, rows: torch.Tensor, *, evict: bool) -> torch.Tensor:
+def insert(
+    planes: VramPlanes, keys: torch.Tensor, rows: torch.Tensor, *, evict: bool, again: bool = False
+) -> torch.Tensor:
     """Insert or overwrite records as `Store.insert_many` says; returns bool (n,): which are stored.
 
     keys int64 (n,), rows int32 (n, words). Records are never stored past `max_records`: with `evict` a new key then
     takes the place of an older one of its buckets, without it is refused. A row with INSERTED 0 gets the time `now`.
+    `again`: these are left from the batch before, whose records are as safe as those of this one.
     """
-    planes.tick.add_(1)
+    planes.tick.add_(0 if again else 1)
     ordered, order = keys.sort(stable=True)
     first = starts(ordered)
     last = torch.ones_like(first)

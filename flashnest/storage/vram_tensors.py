@@ -53,6 +53,8 @@ class VramTensors:
         self._hand = 0
         self._evicted = 0
         """Records that `evict_many` took; the device counts those that new ones replaced."""
+        self._asked_again = 0
+        """Records that the device counted as refused before it was asked to evict for them."""
         self._closed = False
 
     def __len__(self) -> int:
@@ -141,7 +143,7 @@ class VramTensors:
             inserts=counts[layout.INSERTS],
             updates=counts[layout.UPDATES],
             removes=counts[layout.REMOVES] - self._evicted,
-            rejected=counts[layout.REJECTED],
+            rejected=counts[layout.REJECTED] - self._asked_again,
             evicted=self.evicted,
             fill=counts[layout.RECORDS] / self.max_records,
         )
