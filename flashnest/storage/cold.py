@@ -39,8 +39,12 @@ class ColdTier:
         clock_s: ClockS,
         options: ColdOptions = _DEFAULTS,
         clock: Clock = time.monotonic,
+        token_bits: int = 18,
     ) -> None:
-        """Read every key of the store into a fresh filter and start the threads. Takes the store over."""
+        """Read every key of the store into a fresh filter and start the threads. Takes the store over.
+
+        Buffered continuations end before a token of more than `token_bits` bits, as in `DramTable`.
+        """
         self.tier = Tier.NVME
         self._store, self._options, self._clock_s = store, options, clock_s
         self._one = Found.allocate(1, words)
@@ -55,6 +59,7 @@ class ColdTier:
             flush_interval_s=options.flush_interval_s,
             clock=clock,
             clock_s=clock_s,
+            token_bits=token_bits,
             threaded=threaded,
         )
         self._scan = ColdScan(store, self._writes, words)
@@ -74,6 +79,7 @@ class ColdTier:
     def compile(self) -> None:
         """Load or compile the kernels; see `Router`."""
         self._intake.compile()
+        self._writes.compile()
         self._touches.compile()
 
     @property
@@ -81,46 +87,37 @@ class ColdTier:
         """Whether reads are done in line."""
         return self._options.blocking
 
-    def sift(self, keys: U64Array, index: I64Array, at: I64Array) -> int:
-        """Find which keys to look up here at all; one kernel call, which most steps end with.
+    def lookup_buffered(self, keys: U64Array, found: Found) -> BoolArray:
+        """Answer what needs no reading; returns which keys need no further asking, (n,).
 
-        keys uint64 (n, k): of row r those from index[r] + 1 on are asked (index int64 (n,), -1: all), keys of 0 passed
-        over. Writes their flat positions, ascending, to `at`, int64 (n * k,); returns how many. The rest are misses.
+        Those that the filter has not (most of them, in one kernel call) and removed ones are a MISS, buffered ones are
+        a HIT.
         """
-        asked = self._filter.queries
-        passed = self._filter.sift(keys, index, at)
-        self._lookups += self._filter.queries - asked
-        return passed
-
-    def lookup_sifted(self, keys: U64Array, found: Found) -> BoolArray:
-        """Answer, of keys (n,) that `sift` let through, those the buffer knows; returns which need no asking, (n,)."""
-        known = self._writes.lookup_many(keys, found)
-        if known.any():
-            hits = int(np.count_nonzero(found.state[: len(keys)] == State.HIT))
+        maybe = self._filter.contains_many(keys)
+        self._lookups += len(keys)
+        found.state[: len(keys)] = State.MISS
+        known: BoolArray = ~maybe
+        if len(self._writes) and maybe.any():
+            hits, frozen = self._writes.lookup_at(keys, np.flatnonzero(maybe), found, known)
+            if len(frozen):
+                self.touch_many(keys[frozen])
             self._buffered_hits += hits
             self._hits += hits
         return known
 
-    def ask_sifted(self, keys: U64Array, tickets: I64Array) -> int:
-        """Queue keys (n,) that `sift` let through; returns how many of the first are PENDING now, the rest misses."""
-        return self._reads.ask(keys, tickets)
-
-    def lookup_buffered(self, keys: U64Array, found: Found) -> BoolArray:
-        """Answer what the write buffer knows; returns which keys need no further asking, (n,)."""
-        self._lookups += len(keys)
-        return self.lookup_sifted(keys, found)
-
     def ask(self, keys: U64Array, tickets: I64Array) -> BoolArray:
-        """Queue what the filter lets through; returns which keys are PENDING now, (n,); the others are misses."""
-        pending = self._filter.contains_many(keys)
-        at = np.flatnonzero(pending)
-        if len(at):
+        """Queue keys that `lookup_buffered` left open; returns which are PENDING now, (n,); the others are misses."""
+        pending = self._filter.may_hold(keys)
+        if pending.all():
+            pending[self._reads.ask(keys, tickets) :] = False
+        else:
+            at = np.flatnonzero(pending)
             pending[at[self._reads.ask(keys[at], tickets[at]) :]] = False
         return pending
 
     def read_now(self, key: U64Array) -> U32Array | None:
         """Read one key, (1,), in line; returns its row (words,), overwritten by the next call, or None."""
-        if not self._filter.contains_many(key)[0]:
+        if not self._filter.may_hold(key)[0]:
             return None
         self._store.lookup_many(key, self._one)
         self._inline_reads += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flashnest.record import META, BoolArray, Tier, U32Array, U64Array
+from flashnest.record import META, BoolArray, I64Array, Tier, U32Array, U64Array
 from flashnest.storage.cold_pace import Errand
 from flashnest.storage.cold_reads import Clock
 from flashnest.storage.cold_worker import NO_KEYS, TOMBSTONE, ColdWorker, WriteJob
@@ -34,13 +34,23 @@ class WriteBuffer:
         flush_interval_s: float,
         clock: Clock,
         clock_s: ClockS,
+        token_bits: int,
         threaded: bool,
     ) -> None:
         """Allocate. Raises StoreFullError where the budget holds no record."""
         self._store, self._words, self._clock = store, words, clock
         self._active, self._sealed = (
-            DramTable(budget_bytes // 2, words=words, clock_s=clock_s, tier=Tier.NVME, evict=False) for _ in range(2)
+            DramTable(
+                budget_bytes // 2,
+                words=words,
+                clock_s=clock_s,
+                tier=Tier.NVME,
+                evict=False,
+                token_bits=token_bits,
+            )
+            for _ in range(2)
         )
+        self._found = Found.allocate(64, words)
         self._flush_records = min(flush_records, self._active.max_records)
         self._flush_interval_s = flush_interval_s
         self._since: float | None = None
@@ -77,29 +87,43 @@ class WriteBuffer:
         removing = self._removing + (len(self._job.removes) if self._job is not None else 0)
         return len(self) - 2 * removing  # a removal is a record here and takes one there
 
-    def lookup_many(self, keys: U64Array, found: Found) -> BoolArray:
-        """Answer from the buffer; returns which keys it knows, (n,): found here, or removed and therefore a MISS."""
-        n = len(keys)
-        if len(self) == 0:
-            found.state[:n] = State.MISS
-            return np.zeros(n, np.bool_)
-        self._active.lookup_many(keys, found)
-        known: BoolArray = found.state[:n] == State.HIT
-        if len(self._sealed) and not known.all():
-            self._lookup_sealed(keys, found, known)
-        if known.any():
-            gone = known & ((found.rows[:n, META] & 0xFF) == TOMBSTONE)
-            found.state[:n][gone] = State.MISS
-        return known
+    def compile(self) -> None:
+        """Load or compile the kernels, so that no step waits for it."""
+        keys = NO_KEYS
+        self._active.lookup_many(keys, self._found)
+        self._active.peek_many(keys, self._found)
+        self._active.contains_many(keys)
+        self._active.insert_fitting(keys, np.zeros((0, self._words), np.uint32))
 
-    def _lookup_sealed(self, keys: U64Array, found: Found, known: BoolArray) -> None:
-        rest = np.flatnonzero(~known)
-        older = Found.allocate(len(rest), self._words)
-        self._sealed.lookup_many(keys[rest], older)
-        hits = older.state == State.HIT
-        found.state[rest[hits]], found.tier[rest[hits]] = State.HIT, Tier.NVME
-        found.rows[rest[hits]] = older.rows[hits]
-        known[rest[hits]] = True
+    def lookup_at(self, keys: U64Array, at: I64Array, found: Found, known: BoolArray) -> tuple[int, I64Array]:
+        """Answer those keys at positions `at` that the buffer knows; returns how many were hits, and frozen ones.
+
+        Sets `known` and, for hits, `found`, where a key is here, or was removed and is therefore a MISS. A hit counts
+        in the record that gathers; frozen: positions of hits in the batch being written, which must not change.
+        """
+        gathering = self._answer(self._active, keys, at, found, known)
+        frozen = gathering[:0]
+        if len(self._sealed):
+            frozen = self._answer(self._sealed, keys, at[~known[at]], found, known)
+        return len(gathering) + len(frozen), frozen
+
+    def _answer(self, table: DramTable, keys: U64Array, at: I64Array, found: Found, known: BoolArray) -> I64Array:
+        """Answer from one table; returns the positions of the hits."""
+        if not len(table) or not len(at):
+            return at[:0]
+        if len(at) > self._found.capacity:
+            self._found = Found.allocate(2 * len(at), self._words)
+        mine = self._found
+        if table is self._active:
+            table.lookup_many(keys[at], mine)
+        else:
+            table.peek_many(keys[at], mine)
+        there = np.flatnonzero(mine.state[: len(at)] == State.HIT)
+        known[at[there]] = True
+        there = there[(mine.rows[there, META] & 0xFF) != TOMBSTONE]
+        hits: I64Array = at[there]
+        found.state[hits], found.tier[hits], found.rows[hits] = State.HIT, Tier.NVME, mine.rows[there]
+        return hits
 
     def gathers_many(self, keys: U64Array) -> BoolArray:
         """Return which keys wait in the table that still gathers, (n,)."""

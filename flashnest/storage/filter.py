@@ -16,8 +16,8 @@ from typing import Final
 
 import numpy as np
 
-from flashnest.record import BoolArray, I64Array, U64Array
-from flashnest.storage.filter_kernels import filter_contains, filter_sift
+from flashnest.record import BoolArray, U64Array
+from flashnest.storage.filter_kernels import filter_contains
 from flashnest.storage.filter_layers import FIRST_KEYS, BloomLayers
 from flashnest.storage.fuse import FuseFilter, build_fuse
 
@@ -33,13 +33,13 @@ class MembershipFilter:
     def __init__(self, sealed: FuseFilter | None = None) -> None:
         """Start from a sealed part, or empty."""
         self._sealed = sealed if sealed is not None else build_fuse((), 0)
+        self._shift = np.uint64(self._sealed.shift)
         self._delta = BloomLayers(self._delta_room(len(self._sealed)))
         self._removed = BloomLayers()
         self._next: tuple[BloomLayers, BloomLayers] | None = None
         self._changes = 0
         self._changes_next = 0
         self._due_from = self._threshold(len(self._sealed))
-        self._all = np.full(0, -1, np.int64)
         self.queries = self.negatives = self.false_positives = self.rebuilds = 0
         self.compile()
 
@@ -48,7 +48,6 @@ class MembershipFilter:
         self.may_hold(_NONE)
         self.knows_many(_NONE)
         self.add_many(_NONE)
-        self.sift(_NONE.reshape(0, 1), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
     @staticmethod
     def _threshold(sealed_keys: int) -> int:
@@ -90,19 +89,25 @@ class MembershipFilter:
 
     def contains_many(self, keys: U64Array) -> BoolArray:
         """Return which keys may be there, shape (n,); False is certain. Counts queries and negatives."""
-        maybe = self.may_hold(keys)
+        maybe, passed = self._ask(keys)
         self.queries += len(keys)
-        self.negatives += len(keys) - int(np.count_nonzero(maybe))
+        self.negatives += len(keys) - passed
         return maybe
 
     def may_hold(self, keys: U64Array) -> BoolArray:
-        """Like `contains_many` for the write path: counts nothing."""
+        """Like `contains_many`, counting nothing."""
+        return self._ask(keys)[0]
+
+    def _ask(self, keys: U64Array) -> tuple[BoolArray, int]:
+        """Return which keys may be there and how many: one kernel call, unless a late rebuild lets the delta grow."""
         maybe = np.empty(len(keys), np.bool_)
         sealed, layers = self._sealed, self._delta.layers
-        filter_contains(sealed.table, sealed.shards, np.uint64(sealed.shift), layers[0], keys, maybe)
+        passed = filter_contains(sealed.table, sealed.shards, self._shift, layers[0], keys, maybe)
         if len(layers) > 1:
             self._delta.contains_into(keys, maybe, first=1)
-        return maybe
+            maybe &= keys != 0
+            passed = int(np.count_nonzero(maybe))
+        return maybe, passed
 
     def knows_many(self, keys: U64Array) -> BoolArray:
         """Return which keys are there unless the filter errs, (n,): not those removed, not 0."""
@@ -112,28 +117,6 @@ class MembershipFilter:
             self._removed.contains_into(keys, gone)
             knows &= ~gone
         return knows
-
-    def sift(self, keys: U64Array, index: I64Array, at: I64Array) -> int:
-        """Of keys (n, k), those of row r from index[r] + 1 on: write to `at` the flat positions that may be there.
-
-        Keys of 0 are passed over. `at` holds n * k int64. Returns how many positions; they ascend. Counts like
-        `contains_many`. One kernel call.
-        """
-        sealed, layers = self._sealed, self._delta.layers
-        if len(layers) > 1:
-            return self._sift_layers(keys, index, at)
-        passed, asked = filter_sift(sealed.table, sealed.shards, np.uint64(sealed.shift), layers[0], keys, index, at)
-        self.queries += asked
-        self.negatives += asked - passed
-        return passed
-
-    def _sift_layers(self, keys: U64Array, index: I64Array, at: I64Array) -> int:
-        """Like `sift` while a late rebuild lets the delta have several layers."""
-        asked = (np.arange(keys.shape[1]) > index[: len(keys), None]) & (keys != 0)
-        where = np.flatnonzero(asked.ravel())
-        where = where[self.contains_many(keys.ravel()[where])]
-        at[: len(where)] = where
-        return len(where)
 
     def count_false_positives(self, count: int) -> None:
         """Note that `count` keys let through were not in the store."""
@@ -154,6 +137,7 @@ class MembershipFilter:
         if self._next is None:
             raise ValueError("no rebuild was begun")
         self._sealed, (self._delta, self._removed), self._next = sealed, self._next, None
+        self._shift = np.uint64(sealed.shift)
         self._changes, self._due_from = self._changes_next, self._threshold(len(sealed))
         self.rebuilds += 1
 

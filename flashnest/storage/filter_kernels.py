@@ -14,7 +14,7 @@ import numpy as np
 
 from flashnest.hashing import mix64
 from flashnest.jit import inline_kernel, kernel
-from flashnest.record import BoolArray, I64Array, U8Array, U64Array
+from flashnest.record import BoolArray, U8Array, U64Array
 from flashnest.storage.fuse import BASE, SEED, SEGMENT, SPAN, fingerprint, place, shard_of
 from flashnest.storage.lines import prefetch_keys
 
@@ -23,7 +23,6 @@ BLOCK: Final = 16
 
 _U64 = np.uint64
 _ZERO, _ONE, _TWO, _WORDS, _S32, _BITS, _S6 = _U64(0), _U64(1), _U64(2), _U64(8), _U64(32), _U64(63), _U64(6)
-_ROWS: Final = 4
 prefetch_bytes = cast(Callable[[U8Array, np.uint64], None], prefetch_keys)
 _SALT, _ODD, _S16 = _U64(0x6A09E667F3BCC909), _U64(0x9E3779B97F4A7C15), _U64(16)
 
@@ -112,28 +111,3 @@ def filter_contains(
             maybe[i] = keys[i] != _ZERO and _may_hold(table, shards, shift, bits, keys[i])
             passed += maybe[i]
     return passed
-
-
-@kernel
-def filter_sift(
-    table: U8Array, shards: U64Array, shift: np.uint64, bits: U64Array, keys: U64Array, index: I64Array, at: I64Array
-) -> tuple[int, int]:
-    """Of keys (n, k), those of row r from index[r] + 1 on: write the flat positions of what may be there to `at`.
-
-    Keys of 0 are passed over. Returns (positions written, keys asked).
-    """
-    k, passed, asked = keys.shape[1], 0, 0
-    for start in range(0, keys.shape[0], _ROWS):
-        stop = min(start + _ROWS, keys.shape[0])
-        for r in range(start, stop):
-            for j in range(index[r] + 1, k):
-                if keys[r, j] != _ZERO:
-                    _ask(table, shards, shift, bits, keys[r, j])
-        for r in range(start, stop):
-            for j in range(index[r] + 1, k):
-                if keys[r, j] != _ZERO:
-                    asked += 1
-                    if _may_hold(table, shards, shift, bits, keys[r, j]):
-                        at[passed] = r * k + j
-                        passed += 1
-    return passed, asked

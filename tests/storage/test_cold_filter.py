@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from records import WORDS, Clock, rows_of, spread
+from records import WORDS, Clock, rows_of, same_chains, spread
 
 from flashnest.record import BoolArray, Tier, U32Array, U64Array
 from flashnest.storage import filter as membership
@@ -167,24 +167,28 @@ def test_close_does_not_wait_for_a_rebuild(monkeypatch: pytest.MonkeyPatch) -> N
     assert tier.cold_stats().filter_rebuilds == 0
 
 
-def test_sifted_keys_are_answered_or_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lookup_needs_no_asking_where_the_filter_or_the_buffer_answers() -> None:
     tier = open_tier(DictStore())
-    old, new = spread(0, 8), spread(50, 4)
-    tier.insert_many(old, rows_of(old))
+    old, new, gone = spread(0, 8), spread(50, 4), spread(60, 2)
+    for keys in (old, gone):
+        tier.insert_many(keys, rows_of(keys))
     tier.flush()
     tier.insert_many(new, rows_of(new))
-    keys = np.concatenate([old, new, spread(900, 36)]).reshape(12, 4)
-    at = np.zeros(48, np.int64)
-    count = tier.sift(keys, np.full(12, -1), at)
-    assert at[:12].tolist() == list(range(12))
-    assert count <= 14
-    asked = keys.ravel()[at[:12]]
-    known = tier.lookup_sifted(asked, Found.allocate(12, WORDS))
-    assert np.flatnonzero(known).tolist() == [8, 9, 10, 11]
-    assert tier.ask_sifted(asked[:8], np.arange(8)) == 8
+    tier.forget_many(gone)
+    keys = np.concatenate([new, spread(900, 30), gone, old])
+    found = Found.allocate(len(keys), WORDS)
+    open_keys = ~tier.lookup_buffered(keys, found)
+    assert open_keys[-8:].all()
+    assert np.count_nonzero(open_keys) <= 9
+    assert not open_keys[:4].any()
+    assert not open_keys[34:36].any(), "removed"
+    assert np.flatnonzero(found.state).tolist() == [0, 1, 2, 3]
+    assert same_chains(found.rows[:4], new)
+    assert tier.ask(keys[open_keys], np.arange(np.count_nonzero(open_keys))).all()
     tier.submit()
     tier.pump()
-    assert tier.drain().hit.all()
-    assert tier.stats().lookups == 48
-    assert tier.cold_stats().filter_negative == 48 - count
+    assert tier.drain().hit[-8:].all()
+    assert tier.stats().lookups == 44
+    assert tier.cold_stats().filter_queries == 44
+    assert 28 <= tier.cold_stats().filter_negative <= 30
     tier.close()
