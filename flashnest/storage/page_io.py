@@ -250,6 +250,15 @@ class PageFile:
         runs = _runs(pages, at, out[0], out[1], out[2], MAX_RUN_PAGES * PAGE_BYTES)
         return out[0, :runs], out[1, :runs], out[2, :runs]
 
+    def next_data(self, page: int) -> int | None:
+        """Return the first page from `page` on that may hold anything: pages never written are holes. None: none."""
+        try:
+            return os.lseek(self._fd, page * PAGE_BYTES, os.SEEK_DATA) // PAGE_BYTES
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return None
+
     def sync(self) -> None:
         """Make what was written durable. Raises OSError; then it must not be tried again on this file."""
         os.fdatasync(self._fd)

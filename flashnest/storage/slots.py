@@ -26,6 +26,7 @@ from flashnest.storage.segments import SegmentLog, batch_bytes
 from flashnest.storage.slots_buckets import LANE_PAGES, Buckets
 from flashnest.storage.slots_file import SlotsDirectory, Superblock
 from flashnest.storage.slots_log import RecordLog
+from flashnest.storage.slots_scan import walk
 from flashnest.storage.slots_writer import SlotsWriter
 from flashnest.storage.store import ClockS, Found, State, StoreStats
 
@@ -52,7 +53,7 @@ class SlotsStore:
         depth: int = DEFAULT_DEPTH,
         direct: bool = True,
     ) -> None:
-        """Open or create the store in directory `path`; the whole file is allocated at once.
+        """Open or create the store in directory `path`; the file has its full size at once and is filled by and by.
 
         `owner` says what the records were made for (model, tokenizer); a file of another owner, row width or capacity
         is refused. `log_bytes`: DRAM for the log, by default 1/64 of the capacity, 64 KiB to 256 MiB. `depth`: most
@@ -234,12 +235,8 @@ class SlotsStore:
 
     def scan(self) -> Iterator[tuple[U64Array, U32Array]]:
         """See `Store.scan`: in key order. Damaged buckets are left out and counted."""
-        first = 0
-        while first < self._buckets.buckets:
-            keys, rows = self._between(first, first + LANE_PAGES)
-            first += LANE_PAGES
-            if len(keys):
-                yield keys, rows
+        for keys, rows, _ in walk(self._buckets, self._log, self._write_lock, self._check):
+            yield keys, rows
 
     def scan_keys(self) -> Iterator[U64Array]:
         """See `ColdStore.scan_keys`."""
@@ -247,22 +244,24 @@ class SlotsStore:
 
     def scan_from(self, position: int, records: int) -> tuple[U64Array, U32Array, int]:
         """See `ColdStore.scan_from`; a position is the number of a bucket."""
-        per_bucket = max(1, len(self) // self._buckets.buckets)
-        stop = position + min(max(1, records // per_bucket), LANE_PAGES)
-        keys, rows = self._between(position, stop)
-        return keys, rows, stop if stop < self._buckets.buckets else 0
-
-    def _between(self, first: int, stop: int) -> tuple[U64Array, U32Array]:
-        self._check()
-        with self._write_lock:
-            return self._buckets.between(first, min(stop, self._buckets.buckets), self._log)
+        buckets = self._buckets
+        step = min(max(1, records * buckets.buckets // max(1, len(self))), LANE_PAGES)
+        parts = [(np.zeros(0, np.uint64), np.zeros((0, self._words), np.uint32))]
+        wanted, where = records, 0
+        for keys, rows, after in walk(buckets, self._log, self._write_lock, self._check, position, step):
+            parts.append((keys, rows))
+            wanted -= len(keys)
+            if wanted <= 0:
+                where = after if after < buckets.buckets else 0
+                break
+        return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts]), where
 
     def stats(self) -> StoreStats:
-        """See `Store.stats`; `bytes_used` is the buckets' file and the segments."""
+        """See `Store.stats`; `bytes_used` is what the buckets' file has been given and the segments."""
         writer, buckets = self._writer, self._buckets
         return StoreStats(
             records=writer.records,
-            bytes_used=(buckets.buckets + 1) * PAGE_BYTES + self._segments.bytes_held,
+            bytes_used=self._directory.allocated_bytes() + self._segments.bytes_held,
             bytes_budget=self._capacity,
             lookups=self._lookups,
             hits=self._hits,

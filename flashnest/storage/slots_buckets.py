@@ -64,12 +64,14 @@ class Buckets:
         self.records = int(counts.sum())
 
     def examine(self) -> None:
-        """Read and check every page, counting its records."""
-        for first in range(0, self.buckets, LANE_PAGES):
-            numbers = np.arange(first, min(first + LANE_PAGES, self.buckets))
-            self.counts[numbers] = 1
-            status = self.writer.load(numbers)
-            page_counts(self.writer.memory.words64, status, self.counts[first : first + LANE_PAGES])
+        """Read and check every page that was ever written, counting its records."""
+        page = self.writer.file.next_data(1)
+        while page is not None and page <= self.buckets:
+            first, stop = page - 1, min(page - 1 + LANE_PAGES, self.buckets)
+            self.counts[first:stop] = 1  # or they would not be read
+            status = self.writer.load(np.arange(first, stop))
+            page_counts(self.writer.memory.words64, status, self.counts[first:stop])
+            page = self.writer.file.next_data(stop + 1)
         self.records = int(self.counts.sum())
 
     def lose(self, bucket: int, *, read: bool) -> None:
@@ -110,16 +112,9 @@ class Buckets:
             self.counts[numbers] = counts
         self.merge_bytes += len(numbers) * PAGE_BYTES
 
-    def between(self, first: int, stop: int, log: RecordLog) -> tuple[U64Array, U32Array]:
-        """Return the records of buckets first..stop-1, at most `LANE_PAGES`, and of the log, by key. For the writer."""
-        keys, rows = self.writer.listed(self.writer.load(np.arange(first, stop)))
-        if not len(log):
-            return keys, rows
-        old = ~log.contains_many(keys)
-        new_keys, new_rows = log.between(first, stop, self.buckets)
-        keys, rows = np.concatenate((keys[old], new_keys)), np.concatenate((rows[old], new_rows))
-        order = np.argsort(keys)
-        return keys[order], rows[order]
+    def between(self, first: int, stop: int) -> tuple[U64Array, U32Array]:
+        """Return the records of buckets first..stop-1, at most `LANE_PAGES` of them, by key. For the writer."""
+        return self.writer.listed(self.writer.load(np.arange(first, stop)))
 
     def close(self) -> None:
         """Close the file. A second call does nothing."""

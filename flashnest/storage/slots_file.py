@@ -1,6 +1,6 @@
 """What surrounds the buckets: the directory and its lock, the superblock, the note of a clean close. Reads no bucket.
 
-    slots.dat        page 0: superblock; then one 4 KiB page a bucket; of its full size from the first moment
+    slots.dat        page 0: superblock; then one 4 KiB page a bucket; sparse, of its full size from the first moment
     segments/        see `segments`
     clean            only while closed: how many records each bucket holds, and sizes and times of the files then
     flashnest.lock   held by the one process that has the store open
@@ -129,8 +129,7 @@ class SlotsDirectory:
         try:
             fresh.touch(0o600)
             with fresh.open("r+b") as file:
-                file.truncate(0)
-                os.posix_fallocate(file.fileno(), 0, size)
+                file.truncate(size)
                 file.write(_sealed(json.dumps(asdict(facts)).encode()))
                 file.flush()
                 os.fsync(file.fileno())
@@ -182,6 +181,10 @@ class SlotsDirectory:
         note = {"records": records, "files": self._fingerprint()}
         with contextlib.suppress(OSError):
             (self.path / "clean").write_bytes(_sealed(json.dumps(note).encode(), counts.tobytes()))
+
+    def allocated_bytes(self) -> int:
+        """Return the bytes that the file system has given the file of buckets so far; never above its size."""
+        return min(self.data.stat().st_blocks * 512, self.data.stat().st_size)
 
     def release(self) -> None:
         """Let others open the directory."""

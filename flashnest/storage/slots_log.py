@@ -128,11 +128,12 @@ class RecordLog:
         return self._keys[: self._count], self._rows[: self._count]
 
     def between(self, first: int, stop: int, buckets: int) -> tuple[U64Array, U32Array]:
-        """Return copies of the records, not the removals, of buckets first..stop-1. For the writer's thread."""
+        """Return copies of the records of buckets first..stop-1, removals included, by key. For the writer's thread."""
         keys, rows = self.records()
         bucket = np.empty(len(keys), np.int64)
         buckets_of(keys, buckets, bucket)
-        at = np.flatnonzero((bucket >= first) & (bucket < stop) & (rows[:, META] & 0xFF != TOMBSTONE))
+        at = np.flatnonzero((bucket >= first) & (bucket < stop))
+        at = at[np.argsort(keys[at])]
         return keys[at], rows[at]
 
     def clear(self) -> None:

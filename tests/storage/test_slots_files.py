@@ -112,7 +112,7 @@ def test_disk_without_room_for_the_file_is_a_clear_error(tmp_path: Path, monkeyp
     def fail(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("os.posix_fallocate", fail)
+    monkeypatch.setattr("os.fsync", fail)
     with pytest.raises(StoreError, match="cannot make") as error:
         open_store(tmp_path / "db")
     assert "capacity" in error.value.fix

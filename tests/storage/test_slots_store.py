@@ -157,6 +157,18 @@ def test_scan_from_walks_every_record_once_while_the_store_changes(tmp_path: Pat
     store.close()
 
 
+def test_scan_from_passes_over_what_was_never_filled(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "db", 16 * MIB)
+    keys = np.append(crowd(3), crowd(2, (1 << 64) - 2))
+    store.insert_many(keys, rows_of(keys))
+    store.merge()
+    first, _, position = store.scan_from(0, 1)
+    last, _, end = store.scan_from(position, 1)
+    assert (first.tolist(), last.tolist(), end) == (keys[:3].tolist(), keys[3:].tolist(), 0)
+    assert store.stats().bytes_used < 64 << 10  # the file is sparse
+    store.close()
+
+
 def test_clean_reopen_takes_the_counts_and_reads_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path / "db")
     fill(store, 0, 2000)
