@@ -48,6 +48,7 @@ class ColdTier:
         self.tier = Tier.NVME
         self._store, self._options, self._clock_s = store, options, clock_s
         self._one = Found.allocate(1, words)
+        self._at = np.empty(1024, np.int64)
         self._filter = MembershipFilter(build_fuse(store.scan_keys(), len(store)))
         self._touches = Touches(options.touch_bytes)
         threaded = options.threaded
@@ -93,12 +94,14 @@ class ColdTier:
         Those that the filter has not (most of them, in one kernel call) and removed ones are a MISS, buffered ones are
         a HIT.
         """
-        maybe = self._filter.contains_many(keys)
-        self._lookups += len(keys)
-        found.state[: len(keys)] = State.MISS
-        known: BoolArray = ~maybe
-        if len(self._writes) and maybe.any():
-            hits, frozen = self._writes.lookup_at(keys, np.flatnonzero(maybe), found, known)
+        n = len(keys)
+        if n > len(self._at):
+            self._at = np.empty(2 * n, np.int64)
+        known = np.empty(n, np.bool_)
+        left = self._filter.open_many(keys, found.state, known, self._at)
+        self._lookups += n
+        if left and len(self._writes):
+            hits, frozen = self._writes.lookup_at(keys, self._at[:left], found, known)
             if len(frozen):
                 self.touch_many(keys[frozen])
             self._buffered_hits += hits
@@ -107,18 +110,15 @@ class ColdTier:
 
     def ask(self, keys: U64Array, tickets: I64Array) -> BoolArray:
         """Queue keys that `lookup_buffered` left open; returns which are PENDING now, (n,); the others are misses."""
-        pending = self._filter.may_hold(keys)
-        if pending.all():
-            pending[self._reads.ask(keys, tickets) :] = False
-        else:
-            at = np.flatnonzero(pending)
-            pending[at[self._reads.ask(keys[at], tickets[at]) :]] = False
+        pending = np.ones(len(keys), np.bool_)
+        pending[self._reads.ask(keys, tickets) :] = False
         return pending
 
     def read_now(self, key: U64Array) -> U32Array | None:
-        """Read one key, (1,), in line; returns its row (words,), overwritten by the next call, or None."""
-        if not self._filter.may_hold(key)[0]:
-            return None
+        """Read one key, (1,), that `lookup_buffered` left open, in line; returns its row (words,), or None.
+
+        The row is overwritten by the next call.
+        """
         self._store.lookup_many(key, self._one)
         self._inline_reads += 1
         if self._one.state[0] != State.HIT:

@@ -92,15 +92,17 @@ class ReadQueue:
         self.queued += taken
         self._keys_under_way += taken
         if taken:
-            self._staged.append((keys[:taken], tickets[:taken]))
+            self._staged.append((keys[:taken].copy(), tickets[:taken].copy()))  # the caller reuses its arrays
         return taken
 
     def submit(self) -> None:
         """Hand what was staged to the reader."""
         if not self._staged:
             return
-        keys = np.concatenate([keys for keys, _ in self._staged])
-        tickets = np.concatenate([tickets for _, tickets in self._staged])
+        keys, tickets = self._staged[0]
+        if len(self._staged) > 1:
+            keys = np.concatenate([keys for keys, _ in self._staged])
+            tickets = np.concatenate([tickets for _, tickets in self._staged])
         self._staged.clear()
         deadline = self._clock() + self._deadline_s
         batches = []

@@ -118,7 +118,9 @@ class WriteBuffer:
             table.lookup_many(keys[at], mine)
         else:
             table.peek_many(keys[at], mine)
-        there = np.flatnonzero(mine.state[: len(at)] == State.HIT)
+        there = np.flatnonzero(mine.state[: len(at)])
+        if not len(there):
+            return at[:0]
         known[at[there]] = True
         there = there[(mine.rows[there, META] & 0xFF) != TOMBSTONE]
         hits: I64Array = at[there]

@@ -16,8 +16,8 @@ from typing import Final
 
 import numpy as np
 
-from flashnest.record import BoolArray, U64Array
-from flashnest.storage.filter_kernels import filter_contains
+from flashnest.record import BoolArray, I64Array, U8Array, U64Array
+from flashnest.storage.filter_kernels import filter_contains, filter_open
 from flashnest.storage.filter_layers import FIRST_KEYS, BloomLayers
 from flashnest.storage.fuse import FuseFilter, build_fuse
 
@@ -47,6 +47,7 @@ class MembershipFilter:
         """Load or compile the kernels, so that no step waits for it."""
         self.may_hold(_NONE)
         self.knows_many(_NONE)
+        self.open_many(_NONE, _NONE.view(np.uint8), _NONE.view(np.bool_), _NONE.view(np.int64))
         self.add_many(_NONE)
 
     @staticmethod
@@ -97,6 +98,22 @@ class MembershipFilter:
     def may_hold(self, keys: U64Array) -> BoolArray:
         """Like `contains_many`, counting nothing."""
         return self._ask(keys)[0]
+
+    def open_many(self, keys: U64Array, state: U8Array, known: BoolArray, at: I64Array) -> int:
+        """Like `contains_many` for lookups: state, known, (n,) become 0 and True where a key is surely absent.
+
+        The others become 0 and False; their places go to `at`, ascending. Returns how many they are.
+        """
+        if len(self._delta.layers) > 1:
+            where = np.flatnonzero(self._ask(keys)[0])
+            state[: len(keys)], known[:], known[where], at[: len(where)] = 0, True, False, where
+            passed = len(where)
+        else:
+            sealed, bits = self._sealed, self._delta.layers[0]
+            passed = filter_open(sealed.table, sealed.shards, self._shift, bits, keys, state, known, at)
+        self.queries += len(keys)
+        self.negatives += len(keys) - passed
+        return passed
 
     def _ask(self, keys: U64Array) -> tuple[BoolArray, int]:
         """Return which keys may be there and how many: one kernel call, unless a late rebuild lets the delta grow."""

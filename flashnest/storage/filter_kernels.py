@@ -14,7 +14,7 @@ import numpy as np
 
 from flashnest.hashing import mix64
 from flashnest.jit import inline_kernel, kernel
-from flashnest.record import BoolArray, U8Array, U64Array
+from flashnest.record import BoolArray, I64Array, U8Array, U64Array
 from flashnest.storage.fuse import BASE, SEED, SEGMENT, SPAN, fingerprint, place, shard_of
 from flashnest.storage.lines import prefetch_keys
 
@@ -110,4 +110,33 @@ def filter_contains(
         for i in range(start, stop):
             maybe[i] = keys[i] != _ZERO and _may_hold(table, shards, shift, bits, keys[i])
             passed += maybe[i]
+    return passed
+
+
+@kernel
+def filter_open(
+    table: U8Array,
+    shards: U64Array,
+    shift: np.uint64,
+    bits: U64Array,
+    keys: U64Array,
+    state: U8Array,
+    known: BoolArray,
+    at: I64Array,
+) -> int:
+    """Like `filter_contains` for lookups: clears `state`, sets `known` where a key is surely absent.
+
+    Writes the places of the others to `at`, ascending; returns how many they are.
+    """
+    passed: int = 0
+    for start in range(0, keys.shape[0], BLOCK):
+        stop = min(start + BLOCK, keys.shape[0])
+        for i in range(start, stop):
+            _ask(table, shards, shift, bits, keys[i])
+        for i in range(start, stop):
+            state[i] = 0
+            known[i] = keys[i] == _ZERO or not _may_hold(table, shards, shift, bits, keys[i])
+            if not known[i]:
+                at[passed] = i
+                passed += 1
     return passed

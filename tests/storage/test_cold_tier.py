@@ -87,8 +87,8 @@ def test_stored_keys_are_pending_and_answered_at_a_later_drain(make: MakeTier) -
     _, known = buffered(tier, asked)
     assert not known[:200].any()
     assert np.count_nonzero(known[200:]) >= 48, "the filter answers for absent keys"
-    pending = tier.ask(asked, tickets_for(asked))
-    assert (pending == ~known).all()
+    asked = asked[~known]
+    assert tier.ask(asked, tickets_for(asked)).all()
     assert len(tier.drain()) == 0
     tier.submit()
     assert len(tier.drain()) == 0, "nothing is read before the reader runs"
