@@ -42,8 +42,9 @@ UNIT_BUCKETS: Final = 2
 UNIT_KEYS: Final = UNIT_BUCKETS * BUCKET_KEYS
 _LINE: Final = 8
 """uint64 words in a 64-byte line."""
-BLOCK: Final = 32
-"""Keys whose lines are asked for together: more than a core's 24 line fill buffers, few enough to stay in its L1."""
+BLOCK: Final = 64
+"""Keys whose lines are asked for together. At 8 M records, batches of 128, hit / miss over the gather: 16 keys 1.97 /
+1.65, 32 keys 1.94 / 1.58, 64 keys 1.86 / 1.46, 128 keys 1.86 / 1.45 (median of 3 to 5 runs on a busy machine)."""
 
 MEMORY, BUCKETS, UNIT, ROW, WORDS, TOKEN_BITS = range(6)
 NAMES, NAME_SLOTS, NAMES_ROOM, NAMES_COUNT, STRIPES, STRIPE_COUNT = range(6, 12)
@@ -58,6 +59,7 @@ _TWO, THREE, _S32 = _U64(2), _U64(3), _U64(32)
 _UNIT_LINES = _U64(UNIT_BUCKETS * _LINE)
 KEY_MASK = _U64(0x7F)
 ABSENT = _U64(0xFFFF_FFFF_FFFF_FFFF)
+PASSED = _U64(0xFFFF_FFFF_FFFF_FFFE)
 _NAME_MIX, _M32 = _U64(0x9E3779B1), _U64(0xFFFF_FFFF)
 
 
@@ -142,22 +144,45 @@ def ask_bucket(layout: Layout, key: np.uint64) -> None:
 
 
 @inline_kernel
-def find(layout: Layout, key: np.uint64) -> np.uint64:
-    """Return a key's slot, or ABSENT. Key 0 is absent."""
+def find_at_home(layout: Layout, key: np.uint64) -> np.uint64:
+    """Return a key's slot where it lies in its first bucket, ABSENT where it is nowhere, else PASSED: look further."""
     if key == ZERO:
         return ABSENT
+    bucket = home(key, layout.buckets)
+    line = line_of(layout, bucket)
+    equal = match_line(layout.memory, line, key) & KEY_MASK
+    if equal != ZERO:
+        return (bucket << THREE) | first_bit(equal)
+    return ABSENT if layout.memory[line + KEYS] & count_mask(key) == ZERO else PASSED
+
+
+@inline_kernel
+def ask_next(layout: Layout, key: np.uint64) -> None:
+    """Ask for the bucket line after a key's first."""
+    prefetch_keys(layout.memory, line_of(layout, next_bucket(layout, home(key, layout.buckets))))
+
+
+@inline_kernel
+def find_further(layout: Layout, key: np.uint64) -> np.uint64:
+    """Return the slot, or ABSENT, of a key that PASSED its first bucket."""
     start = home(key, layout.buckets)
-    bucket = start
-    while True:
+    bucket, mask = next_bucket(layout, start), count_mask(key)
+    while bucket != start:  # all around only where counts are stuck at their most
         line = line_of(layout, bucket)
         equal = match_line(layout.memory, line, key) & KEY_MASK
         if equal != ZERO:
             return (bucket << THREE) | first_bit(equal)
-        if layout.memory[line + KEYS] & count_mask(key) == ZERO:
+        if layout.memory[line + KEYS] & mask == ZERO:
             return ABSENT
         bucket = next_bucket(layout, bucket)
-        if bucket == start:  # only where counts are stuck at their most
-            return ABSENT
+    return ABSENT
+
+
+@inline_kernel
+def find(layout: Layout, key: np.uint64) -> np.uint64:
+    """Return a key's slot, or ABSENT. Key 0 is absent."""
+    slot = find_at_home(layout, key)
+    return find_further(layout, key) if slot == PASSED else slot
 
 
 @inline_kernel

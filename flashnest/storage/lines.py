@@ -69,6 +69,31 @@ def _first_bit(typing_context: Any, mask: Any) -> tuple[Any, _Codegen]:
     return types.uint64(types.uint64), codegen
 
 
+_TOKEN_BYTES = ((0, 2, 4, 6), (7, 9, 11, 12))
+_TOKEN_SHIFTS = ((0, 2, 4, 6), (0, 2, 4, 14))
+
+
+def _unpack_18(typing_context: Any, packed: Any, at: Any, out: Any, to: Any) -> tuple[Any, _Codegen]:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        row = _address(context, builder, signature.args[0], args[0], args[1])
+        into = _address(context, builder, signature.args[2], args[2], args[3])
+        tokens = []
+        for half in range(2):
+            source = builder.gep(row, [_I64(14 + 2 * half)])
+            data = builder.load(_vector_pointer(builder, source, _I8, 16), align=1)
+            picked = [byte + j for byte in _TOKEN_BYTES[half] for j in range(4)]
+            spread = builder.shuffle_vector(data, data, ir.Constant(ir.VectorType(_I32, 16), picked))
+            lanes = builder.bitcast(spread, ir.VectorType(_I32, 4))
+            shifted = builder.lshr(lanes, ir.Constant(ir.VectorType(_I32, 4), list(_TOKEN_SHIFTS[half])))
+            tokens.append(builder.and_(shifted, ir.Constant(ir.VectorType(_I32, 4), [(1 << 18) - 1] * 4)))
+        for half in range(2):
+            place = builder.gep(into, [_I64(16 * half)])
+            builder.store(tokens[half], _vector_pointer(builder, place, _I32, 4), align=4)
+        return context.get_dummy_value()
+
+    return types.void(packed, types.uint64, out, types.uint64), codegen
+
+
 def _pointer(typing_context: Any, address: Any) -> tuple[Any, _Codegen]:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], cgutils.voidptr_t)
@@ -121,6 +146,8 @@ match_line = cast(Callable[[U64Array, np.uint64, np.uint64], np.uint64], intrins
 """Compare the eight elements from `item` (a multiple of 8, 64-byte aligned) with a key; bit i set where i is equal."""
 first_bit = cast(Callable[[np.uint64], np.uint64], intrinsic(_first_bit))
 """Return the index of the lowest set bit; undefined for 0."""
+unpack_18 = cast(Callable[[U64Array, np.uint64, U32Array, np.uint64], None], intrinsic(_unpack_18))
+"""Write the eight 18-bit numbers from bit 112 of the 32 bytes at element `at` to eight elements from `to` of `out`."""
 touch = cast(Callable[[U64Array, np.uint64], None], intrinsic(_touch))
 """Write element `item` as it is, atomically: its page is there afterwards, and no other thread's write is undone."""
 load_acquire = cast(Callable[[U32Array, np.uint64], np.uint32], intrinsic(_load_acquire))

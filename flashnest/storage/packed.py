@@ -28,6 +28,7 @@ import numpy as np
 from flashnest import record
 from flashnest.jit import inline_kernel, kernel
 from flashnest.record import HEADER_WORDS, Kind, U32Array, U64Array
+from flashnest.storage.lines import unpack_18
 
 TOKEN_BITS: Final = 18
 """Bits of a token id unless said otherwise: vocabularies up to 262,144 (Qwen3's has 151,936)."""
@@ -182,8 +183,31 @@ def unpack_row(
 ) -> None:
     """Write the packed row at `at` to flat index `to` of `out`, as `flashnest.record` lays rows out."""
     low, high = packed[at], packed[at + ONE]
-    kind = (low >> _KIND_SHIFT) & _M2
-    out[to + _META] = _U32(kind | ((low & _M8) << _S8) | (((low >> _LENGTH_SHIFT) & _M5) << _S16))
+    room = words - HEADER_WORDS
+    if (low >> _KIND_SHIFT) & _M2 == _CHUNK:
+        _unpack_chunk(packed, at, out, to, room, key)
+    elif room == _FAST_CHAIN and bits == _FAST_BITS:
+        unpack_18(packed, at, out, to + _CHAIN)
+    else:
+        _unpack_tokens(packed, at, out, to + _CHAIN, room, bits)
+    _unpack_header(low, high, out, to, names, now)
+
+
+@inline_kernel
+def _unpack_chunk(packed: U64Array, at: np.uint64, out: U32Array, to: np.uint64, room: int, key: np.uint64) -> None:
+    block, digest = packed[at + _TWO], packed[at + _THREE]
+    for j in range(room):
+        out[to + _CHAIN + _U64(j)] = _U32(0)
+    out[to + _CHAIN] = _U32(block & _M32)
+    out[to + _KV_VERSION] = _U32(block >> _S32)
+    out[to + _DIGEST], out[to + _DIGEST + ONE] = _U32(key & _M32), _U32(key >> _S32)
+    out[to + _DIGEST + _TWO], out[to + _DIGEST + _THREE] = _U32(digest & _M32), _U32(digest >> _S32)
+
+
+@inline_kernel
+def _unpack_header(low: np.uint64, high: np.uint64, out: U32Array, to: np.uint64, names: U32Array, now: int) -> None:
+    kind, length = (low >> _KIND_SHIFT) & _M2, (low >> _LENGTH_SHIFT) & _M5
+    out[to + _META] = _U32(kind | ((low & _M8) << _S8) | (length << _S16))
     out[to + _NAMESPACE] = names[(low >> _NAMESPACE_SHIFT) & _M12]
     out[to + _HITS] = _U32((low >> HITS_SHIFT) & _M12)
     out[to + _LAST_ACCESS] = _unpack_time(high & _M24, now)
@@ -191,29 +215,37 @@ def unpack_row(
     out[to + _DRAFTED] = _U32(low >> _DRAFTED_SHIFT)
     out[to + _ACCEPTED] = _U32((low >> _ACCEPTED_SHIFT) & _M6)
     out[to + _REFS] = _U32((low >> _REFS_SHIFT) & _M10)
-    room, chain = words - HEADER_WORDS, to + _CHAIN
-    if kind == _CHUNK:
-        for j in range(room):
-            out[chain + _U64(j)] = _U32(0)
-        block, digest = packed[at + _TWO], packed[at + _THREE]
-        out[chain] = _U32(block & _M32)
-        out[to + _KV_VERSION] = _U32(block >> _S32)
-        out[to + _DIGEST], out[to + _DIGEST + ONE] = _U32(key & _M32), _U32(key >> _S32)
-        out[to + _DIGEST + _TWO], out[to + _DIGEST + _THREE] = _U32(digest & _M32), _U32(digest >> _S32)
-    elif room == _FAST_CHAIN and bits == _FAST_BITS:
-        _unpack_tokens(packed, at, out, chain, _FAST_CHAIN, _FAST_BITS)
-    else:
-        _unpack_tokens(packed, at, out, chain, room, bits)
 
 
 @inline_kernel
-def hit_row(packed: U64Array, at: np.uint64, now: int) -> None:
-    """Note a hit: hits and freq, each up to its most, and the last access."""
+def take_row(
+    packed: U64Array,
+    at: np.uint64,
+    out: U32Array,
+    to: np.uint64,
+    words: int,
+    bits: np.uint64,
+    key: np.uint64,
+    names: U32Array,
+    now: int,
+) -> None:
+    """Note a hit (hits and freq, each up to its most, and the last access) and write the row out as it is then.
+
+    The chain is read before the header is written: a 16-byte load right after 8-byte stores waits for them.
+    """
     low, high = packed[at], packed[at + ONE]
+    room = words - HEADER_WORDS
+    if (low >> _KIND_SHIFT) & _M2 == _CHUNK:
+        _unpack_chunk(packed, at, out, to, room, key)
+    elif room == _FAST_CHAIN and bits == _FAST_BITS:
+        unpack_18(packed, at, out, to + _CHAIN)
+    else:
+        _unpack_tokens(packed, at, out, to + _CHAIN, room, bits)
     low += _U64((low & _HITS_MASK) != _HITS_MASK) << HITS_SHIFT
     low += _U64((low & FREQ_MASK) != FREQ_MASK) << FREQ_SHIFT
-    packed[at] = low
-    packed[at + ONE] = (high & ~_M24) | (_U64(now) & _M24)
+    high = (high & ~_M24) | (_U64(now) & _M24)
+    packed[at], packed[at + ONE] = low, high
+    _unpack_header(low, high, out, to, names, now)
 
 
 @inline_kernel
