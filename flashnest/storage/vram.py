@@ -23,7 +23,7 @@ from flashnest.storage.vram_planes import BUCKET_SLOTS, VramPlanes
 from flashnest.storage.vram_tensors import VramTensors
 
 _BATCH_RECORDS: Final = 4096
-"""Records inserted at once: 16 MiB of working memory. Far fewer than the buckets of a table worth having, so that a
+"""Records inserted at once: 4 MiB of working memory. Far fewer than the buckets of a table worth having, so that a
 batch, which sees the buckets' fill from before it, still finds the emptier one."""
 _SCAN_RECORDS: Final = 8192
 _WINDOW: Final = 16

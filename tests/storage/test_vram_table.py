@@ -147,6 +147,26 @@ class TestEviction:
         assert again.any()
         assert len(table) <= table.max_records
 
+    def test_learning_a_record_again_is_a_use_of_it(self) -> None:
+        table, keys = table_of(1), spread(0, 12)
+        table.insert_many(keys, rows_of(keys))
+        table.insert_many(keys[:5], rows_of(keys[:5]))
+        new = spread(100, 7)
+        batch = np.concatenate([new, keys[:2]])
+        assert table.insert_many(batch, rows_of(batch)).all()
+        assert table.contains_many(keys).tolist() == [True] * 5 + [False] * 7
+
+    def test_keys_that_share_both_buckets_crowd_out_others_but_not_each_other(self) -> None:
+        """Twenty keys for one bucket of an otherwise empty table: sixteen are stored, and stay so in the same call."""
+        table, keys = table_of(64), spread(0, 200_000)
+        homes = vram_ops.homes_of(table.planes, tensor(keys)).numpy()
+        crowd = keys[(homes == 7).all(1)][:20]
+        assert len(crowd) == 20
+        stored = table.insert_many(crowd, rows_of(crowd))
+        assert np.count_nonzero(stored) == len(table) == 16
+        assert (table.contains_many(crowd) == stored).all()
+        assert (table.stats().rejected, table.evicted) == (4, 0)
+
     def test_answer_is_true_for_a_batch_larger_than_the_table(self) -> None:
         table = table_of(4)
         keys = spread(0, 1000)
