@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,34 +11,31 @@ import numpy as np
 import psutil
 
 from flashnest.app.compute import Compute, kv_block_bytes, open_compute
+from flashnest.app.tiers import open_tiers
 from flashnest.config import RunConfig
-from flashnest.errors import ConfigError, ModelError
+from flashnest.errors import ModelError
 from flashnest.policy import Policy, compile_policy, load_tiering_file
-from flashnest.record import CHUNK_TOKENS, record_bytes, row_words
+from flashnest.record import CHUNK_TOKENS, record_bytes
 from flashnest.report.figures import bytes_text
 from flashnest.report.model import Section
 from flashnest.runtime.engine import Engine, EngineLimits
 from flashnest.runtime.forward import ModelSpec
 from flashnest.runtime.kv_pool import BlockPool
 from flashnest.runtime.request import Prompt, SamplingParams
-from flashnest.storage.cold import ColdOptions, ColdTier
-from flashnest.storage.lmdb import LmdbStore
 from flashnest.storage.router import Router
-from flashnest.storage.table import DramTable
 from flashnest.workload.prompts import TextPrompt, Workload, repeat_prompts, words_needed
 from flashnest.workload.text import load_corpus
 
-EMULATED_DRAM_SHARE: Final = 0.25
-"""Most of this machine's free memory that an emulated platform's DRAM table may take: the records are real."""
 KV_POOL_SHARE: Final = 0.25
 """Most of the free memory that the KV pool takes unless decode.kv_pool says otherwise."""
-BUFFER_TABLE_BYTES: Final = 1 << 20
-"""A DRAM table always exists, so that the decode path has one shape; without a dram tier nothing is placed in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """A run's parts, wired. `emulated` and `notices` are what the first lines must say."""
+    """A run's parts, wired. `emulated` and `notices` are what the first lines must say.
+
+    `nvme_reader`: the cold tier's engine and how it reads, empty where there is none.
+    """
 
     engine: Engine
     router: Router
@@ -52,6 +47,7 @@ class App:
     concurrency: int
     open_tiers: tuple[str, ...]
     nvme_path: Path | None
+    nvme_reader: tuple[str, str]
     title: str
     emulated: tuple[str, ...]
     notices: tuple[str, ...]
@@ -69,9 +65,8 @@ def build(run: RunConfig, output_dir: Path) -> App:
     with ExitStack() as undo:
         compute = open_compute(run)
         undo.callback(compute.model.close)
-        notices: list[str] = []
-        path = _nvme_path(run, output_dir, compute.model.spec)
-        router = open_router(run, policy, path, compute.model.spec.name, notices)
+        tiers = open_tiers(run, policy, output_dir, compute.model.spec)
+        router = tiers.router
         undo.callback(router.close)
         workload = make_workload(run)
         prompts = tuple(_prompt(run, compute, text, i) for i, text in enumerate(workload.prompts))
@@ -89,10 +84,11 @@ def build(run: RunConfig, output_dir: Path) -> App:
         workload_facts=_facts(run, workload, prompts),
         concurrency=run.workload.concurrency,
         open_tiers=run.tiering.tiers.names,
-        nvme_path=path,
+        nvme_path=tiers.nvme_path,
+        nvme_reader=tiers.nvme_reader,
         title=_title(run, compute.model.spec),
         emulated=compute.emulated,
-        notices=tuple(notices),
+        notices=tiers.notices,
         show_progress=run.progress,
     )
 
@@ -115,36 +111,6 @@ def compile_run_policy(run: RunConfig) -> Policy:
     )
 
 
-def open_router(run: RunConfig, policy: Policy, path: Path | None, owner: str, notices: list[str]) -> Router:
-    """Open the tiers that the run names. Appends to `notices` where a budget had to be cut for this machine."""
-    words = row_words(run.table.chain_tokens)
-    started_s = time.monotonic()
-
-    def clock_s() -> int:
-        # From 1: a row whose INSERTED is 0 is stamped by the store.
-        return 1 + int(time.monotonic() - started_s)
-
-    if run.tiering.tiers.vram is not None:
-        raise ConfigError(
-            f"tiering {run.tiering.name!r} opens a vram tier",
-            why="records in GPU memory come with a later version",
-            fix="leave `vram` out of tiers",
-        )
-    dram = DramTable(_dram_budget(run, notices), words=words, clock_s=clock_s, evict=False)
-    nvme = run.tiering.tiers.nvme
-    if nvme is None or path is None:
-        return Router(dram, None, policy.placement)
-    store = LmdbStore(path, nvme.capacity_bytes, words=words, owner=owner, clock_s=clock_s)
-    options = ColdOptions(
-        blocking=nvme.cold_reads == "blocking",
-        batch_keys=nvme.depth,
-        deadline_s=nvme.deadline_s,
-        flush_records=nvme.flush_records,
-        flush_interval_s=nvme.flush_interval_s,
-    )
-    return Router(dram, ColdTier(store, words=words, clock_s=clock_s, options=options), policy.placement)
-
-
 def engine_limits(run: RunConfig) -> EngineLimits:
     """Return what the decode section asks of the engine."""
     drafts = run.decode.drafts
@@ -154,6 +120,7 @@ def engine_limits(run: RunConfig) -> EngineLimits:
         max_draft_tokens=drafts.max_tokens if drafts.enabled else 0,
         ngram_lengths=drafts.lengths,
         chain_words=run.table.chain_tokens,
+        sweep_budget_s=run.decode.sweep_budget_s,
     )
 
 
@@ -176,33 +143,6 @@ def make_workload(run: RunConfig) -> Workload:
         fragment_words=load.fragment_words,
         hot_fragments=load.hot_fragments,
     )
-
-
-def _dram_budget(run: RunConfig, notices: list[str]) -> int:
-    tier = run.tiering.tiers.dram
-    if tier is None:
-        return BUFFER_TABLE_BYTES
-    if not run.platform.emulated:
-        return tier.capacity_bytes
-    room = int(psutil.virtual_memory().available * EMULATED_DRAM_SHARE)
-    if tier.capacity_bytes <= room:
-        return tier.capacity_bytes
-    notices.append(
-        f"the DRAM table gets {bytes_text(room)} of {run.platform.name}'s {bytes_text(tier.capacity_bytes)}: "
-        "its records are real and live in this machine's memory"
-    )
-    return room
-
-
-def _nvme_path(run: RunConfig, output_dir: Path, spec: ModelSpec) -> Path | None:
-    nvme = run.tiering.tiers.nvme
-    if nvme is None:
-        return None
-    if nvme.path is None:
-        return output_dir / "nvme"
-    # Token ids mean nothing under another tokenizer, so each model has a folder of its own.
-    folder = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{spec.name}-{spec.back_end}")
-    return Path(nvme.path).expanduser() / folder
 
 
 def _prompt(run: RunConfig, compute: Compute, text: TextPrompt, index: int) -> Prompt:

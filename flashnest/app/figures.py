@@ -7,15 +7,15 @@ from typing import Final
 
 from flashnest.app.build import App
 from flashnest.record import Tier
-from flashnest.report.model import ColdFigures
-from flashnest.runtime.drafter import Source
+from flashnest.report.model import ColdFigures, MoveFigures
+from flashnest.runtime.drafter import SOURCE_OF_TIER, Source
 from flashnest.runtime.events import StepEvent
 from flashnest.storage.router import Router
 from flashnest.storage.store import StoreStats
 from flashnest.telemetry.metrics import RunMetrics, Step
 from flashnest.telemetry.snapshot import Snapshot, TierFill
 
-SOURCE_NAMES: Final = {Source.OWN: "own_text", Source.DRAM: "dram", Source.NVME: "nvme"}
+SOURCE_NAMES: Final = {source: source.name.lower() for source in SOURCE_OF_TIER.values()} | {Source.OWN: "own_text"}
 
 
 def feed(metrics: RunMetrics, event: StepEvent) -> None:
@@ -33,6 +33,7 @@ def feed(metrics: RunMetrics, event: StepEvent) -> None:
                 drafts=drafts,
                 drafted=drafted,
                 accepted=accepted,
+                sweep_s=event.sweep_s,
             )
         )
     for source, name in SOURCE_NAMES.items():
@@ -55,10 +56,34 @@ def tier_stats(router: Router, open_tiers: tuple[str, ...]) -> Mapping[Tier, Sto
     return {tier: stats for tier, stats in router.stats().tiers.items() if tier.name.lower() in open_tiers}
 
 
-def cold_figures(router: Router) -> ColdFigures | None:
-    """Return the cold reads' counters; None without a cold tier."""
-    cold = router.stats().cold
-    return None if cold is None else ColdFigures(cold.queued, cold.answered, cold.late, cold.dropped, cold.errors)
+def cold_figures(app: App) -> ColdFigures | None:
+    """Return the cold tier's counters; None without one."""
+    cold = app.router.stats().cold
+    if cold is None:
+        return None
+    engine, io = app.nvme_reader
+    return ColdFigures(
+        queued=cold.queued,
+        answered=cold.answered,
+        late=cold.late,
+        dropped=cold.dropped,
+        failed=cold.errors,
+        filter_query_total=cold.filter_queries,
+        filter_negative_total=cold.filter_negative,
+        filter_false_positive_total=cold.filter_false_positive,
+        filter_bytes=cold.filter_bytes,
+        bytes_written=cold.bytes_written,
+        engine=engine,
+        io=io,
+    )
+
+
+def move_figures(router: Router) -> tuple[MoveFigures, ...]:
+    """Return what each rule that moves records did."""
+    return tuple(
+        MoveFigures(r.text, r.action, r.moved, r.nbytes, r.refused, r.ping_pongs, r.suspensions)
+        for r in router.stats().moves
+    )
 
 
 def snapshot(app: App, metrics: RunMetrics, now_s: float, event: StepEvent) -> Snapshot:

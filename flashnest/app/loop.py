@@ -17,7 +17,7 @@ from typing import Any, Self, TypeAlias
 from rich.console import Console
 
 from flashnest.app.build import App, build
-from flashnest.app.figures import cold_figures, feed, snapshot, tier_stats
+from flashnest.app.figures import cold_figures, feed, move_figures, snapshot, tier_stats
 from flashnest.config import RunConfig
 from flashnest.report.model import ReportInput, Section, build_report
 from flashnest.report.progress import Progress
@@ -155,7 +155,8 @@ def _report_input(
         workload=app.workload_facts,
         metrics=metrics,
         tiers=tier_stats(app.router, app.open_tiers),
-        cold=cold_figures(app.router),
+        cold=cold_figures(app),
+        moves=move_figures(app.router),
         host=host,
         hash_mismatches=app.pool.stats().hash_mismatch_total,
     )

@@ -40,6 +40,8 @@ class Policy:
     placement: Placement
     moves: MovePlan
     """Its `keep`, `promote`, `demote` and `evict` rules, numbered on from `rules`."""
+    namespaces: tuple[int, ...]
+    """Ids of the namespaces that it names, ascending: a table has to tell these apart."""
     diagnostics: tuple[Diagnostic, ...]
     """Warnings; an error would have raised."""
 
@@ -100,7 +102,16 @@ def compile_policy(
     found += check_coverage(checked, cells, tiers)
     found += check_conflicts(checked)
     _raise_on_errors(found)
-    return Policy(text, document, checked.rules, checked.params, make_placement(cells), checked.moves, tuple(found))
+    return Policy(
+        text=text,
+        document=document,
+        rules=checked.rules,
+        params=checked.params,
+        placement=make_placement(cells),
+        moves=checked.moves,
+        namespaces=tuple(sorted(checked.namespaces)),
+        diagnostics=tuple(found),
+    )
 
 
 def _raise_on_errors(found: list[Diagnostic]) -> None:

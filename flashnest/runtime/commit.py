@@ -30,7 +30,7 @@ class Committer:
         self._counts = np.zeros((len(Source), 3), np.int64)
 
     def take_draft_counts(self) -> I64Array:
-        """Return and reset int64 (4, 3): by `Source`, drafts verified, tokens drafted, tokens accepted."""
+        """Return and reset int64 (5, 3): by `Source`, drafts verified, tokens drafted, tokens accepted."""
         counts = self._counts
         self._counts = np.zeros_like(counts)
         return counts

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -47,6 +47,10 @@ class Source(IntEnum):
     OWN = 1
     DRAM = 2
     NVME = 3
+    VRAM = 4
+
+
+SOURCE_OF_TIER: Final = {Tier.VRAM: Source.VRAM, Tier.DRAM: Source.DRAM, Tier.NVME: Source.NVME}
 
 
 class DraftTable(Protocol):
@@ -190,7 +194,7 @@ class Drafter:
         index = self._index[:rows]
         for r in np.flatnonzero(index >= 0):
             row = self._found.rows[r]
-            source = Source.DRAM if self._found.tier[r] == Tier.DRAM else Source.NVME
+            source = SOURCE_OF_TIER[Tier(int(self._found.tier[r]))]
             self.offer_row(int(r), row, int(keys[r, index[r]]), int(self._lengths[index[r]]), source, 0)
 
     def offer_row(self, r: int, row: U32Array, key: int, matched: int, source: Source, skip: int) -> None:

@@ -1,4 +1,4 @@
-"""The decode loop. `Engine.step` reads as its steps: drain, admit, draft, forward, commit, learn.
+"""The decode loop. `Engine.step` reads as its steps: drain, admit, draft, forward, commit, learn, sweep.
 
 The engine owns the requests' progress and nothing else: tokens are computed by a `Model`, records live behind a
 `Router`, blocks are counted by a `BlockPool`. A cold record never makes a step wait: its answer is drained later.
@@ -85,6 +85,7 @@ class Engine:
         self._sequences: dict[int, Sequence] = {}
         self._next_id = 1
         self._queries = self._hits = 0
+        self._sweep_s = 0.0
         self._looked_up = (0, 0)
 
     @property
@@ -150,6 +151,7 @@ class Engine:
         slices = self._scheduler.slices()
         if not slices:
             self._router.submit()
+            self._sweep()
             self._router.wait(COLD_WAIT_S)
             return self._event(started_s, 0.0, slices, None, 0, ())
         packed = self._draft(slices)
@@ -160,6 +162,7 @@ class Engine:
         ended = [s for s in packed.scored if s.request.finish is not None]
         for sequence in ended:
             self._retire(sequence)
+        self._sweep()
         return self._event(started_s, forward_s, slices, packed, committed, tuple(s.request for s in ended))
 
     def close(self) -> None:
@@ -250,6 +253,12 @@ class Engine:
         self._cache.flush_published()
         self._drafter.flush_learned()
 
+    def _sweep(self) -> None:
+        """Let the policy move records for as long as its budget allows."""
+        before_s = self._clock_s()
+        self._router.sweep(self._limits.sweep_budget_s)
+        self._sweep_s = self._clock_s() - before_s
+
     def _retire(self, sequence: Sequence) -> None:
         self._scheduler.retire(sequence)
         del self._sequences[sequence.request.id]
@@ -275,6 +284,7 @@ class Engine:
             committed=committed,
             drafts=self._committer.take_draft_counts(),
             lookups=self._take_lookup_counts(),
+            sweep_s=self._sweep_s,
             finished=finished,
         )
 

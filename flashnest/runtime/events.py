@@ -27,7 +27,7 @@ class StepEvent:
     """One engine step. Times are seconds of the engine's clock.
 
     forward_tokens counts packed tokens, prefill_tokens those of them that were prompt; scored counts the sequences that
-    were given tokens, committed the output tokens they kept. drafts int64 (4, 3): by `Source`, drafts verified, tokens
+    were given tokens, committed the output tokens they kept. drafts int64 (5, 3): by `Source`, drafts verified, tokens
     drafted, tokens accepted. lookups: what the table was asked and had.
     """
 
@@ -42,4 +42,5 @@ class StepEvent:
     committed: int
     drafts: I64Array
     lookups: LookupCounts
+    sweep_s: float
     finished: tuple[Request, ...]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashnest.record import BoolArray, I32Array, I64Array, U32Array, U64Array, namespace_salt, row_words
+from flashnest.record import BoolArray, I32Array, I64Array, Tier, U32Array, U64Array, namespace_salt, row_words
 from flashnest.runtime.drafter import Drafter, Source
 from flashnest.runtime.ngrams import match_own
 from flashnest.storage.store import Found
@@ -70,6 +70,15 @@ def test_longest_length_that_is_known_wins(table: TableOnly, known: int) -> None
     assert drafter.drafts.matched[0] == max(n for n in LENGTHS if n <= known)
     assert drafter.drafts.sources[0] == Source.DRAM
     assert drafter.drafts.tokens[0, : drafter.drafts.lengths[0]].tolist() == text[60:68].tolist()
+
+
+@pytest.mark.parametrize("tier", list(Tier))
+def test_a_draft_names_the_tier_that_answered(tier: Tier) -> None:
+    drafter = make_drafter(TableOnly(DramTable(1 << 20, words=row_words(CHAIN), clock_s=lambda: 1, tier=tier)))
+    text = distinct_text(100)
+    learn(drafter, text)
+    propose(drafter, text[20:60])
+    assert Source(int(drafter.drafts.sources[0])).name == tier.name
 
 
 def test_three_tokens_are_no_match(table: TableOnly) -> None:
