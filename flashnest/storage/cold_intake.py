@@ -39,17 +39,18 @@ class ColdIntake:
     def insert_many(self, keys: U64Array, rows: U32Array) -> BoolArray:
         """See `ColdTier.insert_many` without `replace`."""
         known = self._filter.knows_many(keys)
-        wanted = ~known if not self.room.is_full() else np.zeros(len(keys), np.bool_)
+        put = np.flatnonzero(~known & (keys != 0))[: self.room.free]
         if known.any():
             again = np.flatnonzero(known)
-            wanted[again] = self._marks.wrong_many(keys[again]) | self._writes.gathers_many(keys[again])
-        taken = known & ~wanted
-        self.known += int(np.count_nonzero(taken))
-        return self._put(keys, rows, np.flatnonzero(wanted & (keys != 0)), taken)
+            again = again[self._marks.wrong_many(keys[again]) | self._writes.gathers_many(keys[again])]
+            known[again] = False
+            put = np.concatenate([put, again])
+        self.known += int(np.count_nonzero(known))
+        return self._put(keys, rows, put, known)
 
     def replace_many(self, keys: U64Array, rows: U32Array) -> BoolArray:
         """See `ColdTier.insert_many` with `replace`."""
-        put = np.flatnonzero((keys != 0) & (not self.room.is_full()))
+        put = np.flatnonzero(keys)[: self.room.free]
         return self._put(keys, rows, put, np.zeros(len(keys), np.bool_))
 
     def _put(self, keys: U64Array, rows: U32Array, put: I64Array, taken: BoolArray) -> BoolArray:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from flashnest.storage.cold_writes import WriteBuffer
 from flashnest.storage.store import ColdStore, StoreStats
+
+_BYTES_A_BYTE: Final = 2.0
+"""Bytes of file a byte of record, for a store that is empty yet: LMDB 1.9."""
 
 
 class ColdRoom:
@@ -18,13 +23,16 @@ class ColdRoom:
         """Records stored and waiting, less removals that wait."""
         return max(0, len(self._store) + self._writes.growth)
 
-    def is_full(self) -> bool:
-        """Return whether new records must be refused, since they would be lost once their batch is written."""
+    @property
+    def free(self) -> int:
+        """New records that may be taken; more would be lost once their batch is written."""
+        if self._store.full:
+            return 0
         if self._batches != self._writes.batches:
             self._batches = self._writes.batches
             disk = self._store.stats()
             self._free = (1.0 - disk.fill) / self._share(disk)
-        return self._store.full or self._writes.growth >= self._free
+        return max(0, int(self._free) - self._writes.growth)
 
     def fill(self, disk: StoreStats) -> float:
         """Return the share of the room that is taken, 0..1, given the store's figures of now."""
@@ -34,4 +42,4 @@ class ColdRoom:
         """Return the share of the room that one record takes."""
         if disk.records and disk.fill > 0:
             return disk.fill / disk.records
-        return self._store.value_bytes / disk.bytes_budget
+        return _BYTES_A_BYTE * self._store.value_bytes / disk.bytes_budget

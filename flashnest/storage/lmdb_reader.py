@@ -52,7 +52,7 @@ class LmdbReader:
         return rows, whole
 
     def records_after(self, after: bytes | None, records: int) -> tuple[U64Array, U32Array, bytes | None]:
-        """Read up to `records` records that follow a key: keys, rows, and the last key read, None where there was none.
+        """Read up to `records` records that follow a key: keys, rows, and the key to go on after, None after the last.
 
         Damaged records are left out and counted.
         """
@@ -64,7 +64,7 @@ class LmdbReader:
         names = [bytes(key) for key, _ in batch]
         keys = join_keys(names)
         rows, whole = self._rows(keys, [bytes(value) for _, value in batch])
-        return keys[whole], rows[whole], names[-1]
+        return keys[whole], rows[whole], names[-1] if len(names) == records else None
 
     def keys_after(self, after: bytes | None, records: int) -> list[bytes]:
         """Read up to `records` keys that follow a key."""

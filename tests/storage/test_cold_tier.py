@@ -262,17 +262,57 @@ def test_failing_writes_are_counted_and_the_records_may_be_learnt_again(
     assert store.contains_many(keys).all()
 
 
-def test_full_store_refuses_new_records_and_keeps_answering(make: MakeTier, store: Flaky) -> None:
+def test_nearly_full_tier_refuses_new_records_rather_than_lose_them(make: MakeTier, store: Flaky) -> None:
     tier = make()
-    for start in range(0, 60_000, 15_000):
-        keys = spread(start, 15_000)
-        tier.insert_many(keys, rows_of(keys))
-        tier.flush()
-    assert store.full
-    fresh = spread(900_000, 10)
-    assert np.count_nonzero(tier.insert_many(fresh, rows_of(fresh))) <= 1, "but for a false positive of the filter"
-    assert tier.stats().rejected > 0
-    assert tier.read_now(spread(0, 1)) is not None
+    taken = [keys[tier.insert_many(keys, rows_of(keys))] for keys in (spread(i, 1000) for i in range(0, 60_000, 1000))]
+    tier.flush()
+    held = np.concatenate(taken)
+    assert store.contains_many(held).all(), "what was taken is there"
+    assert store.stats().rejected == 0
+    stats = tier.stats()
+    assert stats.fill >= 0.99
+    assert stats.records == len(held) > 20_000
+    assert stats.rejected == 60_000 - len(held)
+    assert stats.bytes_used <= 4 << 20
+    fresh = spread(900_000, 1000)
+    left = np.count_nonzero(tier.insert_many(fresh, rows_of(fresh), replace=True))
+    assert left < 0.01 * len(held)
+    tier.flush()
+    assert store.stats().rejected == 0
+    more = spread(990_000, 100)
+    assert np.count_nonzero(tier.insert_many(more, rows_of(more))) <= 3, "but for false positives of the filter"
+    assert not tier.insert_many(more, rows_of(more), replace=True).any()
+    assert tier.read_now(held[:1]) is not None
+
+
+def test_fill_counts_what_waits_and_falls_with_removals_that_wait(make: MakeTier) -> None:
+    tier = make()
+    keys = stored(tier, 4000)
+    before = tier.stats()
+    more = spread(50_000, 4000)
+    tier.insert_many(more, rows_of(more))
+    waiting = tier.stats()
+    assert waiting.records == 8000
+    assert waiting.fill == pytest.approx(2 * before.fill, rel=0.01)
+    tier.flush()
+    assert tier.stats().fill == pytest.approx(waiting.fill, rel=0.01)
+    tier.forget_many(keys)
+    assert tier.stats().fill == pytest.approx(before.fill, rel=0.01)
+    assert tier.stats().records == 4000
+    tier.flush()
+    assert tier.stats().fill == pytest.approx(before.fill, rel=0.01)
+
+
+def test_full_tier_takes_new_records_again_once_some_are_removed(make: MakeTier, store: Flaky) -> None:
+    tier = make()
+    held = spread(0, 60_000)
+    held = held[np.concatenate([tier.insert_many(part, rows_of(part)) for part in np.split(held, 60)])]
+    fresh = spread(900_000, 100)
+    assert not tier.insert_many(fresh, rows_of(fresh), replace=True).any()
+    tier.forget_many(held[:3000])
+    assert tier.insert_many(fresh, rows_of(fresh), replace=True).all()
+    tier.flush()
+    assert store.contains_many(fresh).all()
 
 
 def test_removed_records_answer_miss_before_and_after_the_flush(make: MakeTier, store: Flaky) -> None:

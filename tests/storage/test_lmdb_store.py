@@ -16,6 +16,7 @@ from records import WORDS, Clock, keys_of, rows_of, same_chains, spread
 from flashnest.errors import StoreCorruptError, StoreError, StoreFullError
 from flashnest.record import Tier
 from flashnest.storage.lmdb import LmdbStore
+from flashnest.storage.sealed import split_keys
 from flashnest.storage.store import Found, State
 
 MIB = 1 << 20
@@ -241,6 +242,73 @@ def test_foreign_lmdb_file_is_refused(tmp_path: Path) -> None:
         env.open_db(b"somebody")
     with pytest.raises(StoreError, match="another setup"):
         open_store(tmp_path / "db")
+
+
+def test_file_of_an_older_layout_is_refused_and_left_alone(tmp_path: Path) -> None:
+    open_store(tmp_path / "db").close()
+    with lmdb.open(str(tmp_path / "db"), max_dbs=2, lib_version=0) as env:
+        meta = env.open_db(b"meta")
+        with env.begin(write=True, db=meta) as txn:
+            txn.put(b"format", b"flashnest 1")
+    before = (tmp_path / "db" / "data.mdb").read_bytes()
+    with pytest.raises(StoreError, match="another setup") as error:
+        open_store(tmp_path / "db")
+    assert "'flashnest 1', this run needs 'flashnest 2'" in error.value.why
+    assert (tmp_path / "db" / "data.mdb").read_bytes() == before
+
+
+def test_value_of_another_length_or_key_is_damaged(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "db")
+    fill(store, 0, 4)
+    keys = spread(0, 4)
+    names = split_keys(keys)
+    with store._env.begin(write=True, db=store._db) as txn:
+        values = [bytes(txn.get(name)) for name in names]
+        txn.put(names[0], values[0][:-4])
+        txn.put(names[1], values[1] + b"more")
+        txn.put(names[2], values[3])
+    found = Found.allocate(4, WORDS)
+    store.lookup_many(keys, found)
+    assert found.state.tolist() == [State.MISS] * 3 + [State.HIT]
+    assert store.corrupt == 3
+    keys, rows, position = store.scan_from(0, 10)
+    assert len(keys) == 1
+    assert same_chains(rows, keys)
+    assert position == 0
+    store.close()
+
+
+def test_walk_from_a_position_brings_every_record_once_in_key_order(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "db")
+    assert store.scan_from(0, 10)[0].tolist() == []
+    fill(store, 0, 300)
+    seen, position = [], 0
+    while True:
+        keys, rows, position = store.scan_from(position, 70)
+        assert same_chains(rows, keys)
+        seen += keys.tolist()
+        if position == 0:
+            break
+        store.remove_many(keys[-1:])  # the walk goes on behind a record that is gone
+    assert seen == sorted(spread(0, 300).tolist())
+    store.close()
+
+
+def test_fill_goes_by_records_and_falls_with_them(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "db", 2 * MIB)
+    fills = []
+    for start in range(0, 40_000, 500):
+        if not fill(store, start, 500).all():
+            break
+        fills.append(store.stats().fill)
+    assert store.stats().fill == 1.0
+    assert fills == sorted(fills)
+    assert fills[len(fills) // 2] == pytest.approx(0.5, abs=0.1)
+    held = np.concatenate(list(store.scan_keys()))
+    store.remove_many(held[::2])
+    assert store.stats().fill == pytest.approx(0.5, abs=0.05), "though the file keeps its size"
+    assert store.stats().bytes_used > 1.5 * MIB
+    store.close()
 
 
 def test_unusable_directory_is_a_clear_error(tmp_path: Path) -> None:
