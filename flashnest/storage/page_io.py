@@ -162,7 +162,12 @@ def choose_reader(io: Io, depth: int) -> tuple[PageReader, str]:
         return ThreadReader(min(depth, MAX_THREADS)), "threads were asked for"
     why_not = uring.probe()
     if not why_not:
-        return RingReader(depth), "io_uring was asked for" if io == "io_uring" else "a test read went through io_uring"
+        try:
+            ring = RingReader(depth)
+        except OSError as error:  # the probe's own ring is smaller
+            why_not = str(error)
+        else:
+            return ring, "io_uring was asked for" if io == "io_uring" else "a test read went through io_uring"
     if io == "io_uring":
         raise OSError(errno.ENOTSUP, why_not)
     return ThreadReader(min(depth, MAX_THREADS)), why_not

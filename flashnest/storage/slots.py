@@ -115,6 +115,7 @@ class SlotsStore:
     def _recover(self) -> None:
         clean = self._directory.read_clean(self._buckets.buckets)
         self._directory.mark_open()
+        self._writer.compile()
         if clean:
             self._buckets.take_counts(clean[0])
         else:

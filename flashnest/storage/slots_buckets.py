@@ -53,6 +53,18 @@ class Buckets:
             raise
         self._fresh = PageMemory(LANE_PAGES)
 
+    def compile(self) -> None:
+        """Load or compile the kernels, reading and writing nothing: the first lookup would wait for them."""
+        none, numbers = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+        rows, state = np.zeros((0, self.words), np.uint32), np.zeros(0, np.uint8)
+        lane, memory = self.lookups, self.lookups.memory
+        lane.ask_pages(none, state, rows)
+        lane.listed(lane.load(numbers))
+        find_rows(memory.words64, memory.words32, state, self.slots, 0, numbers, none, state, rows)
+        page_counts(memory.words64, state, state)
+        buckets_of(none, self.buckets, numbers)
+        self._merge_part(numbers, np.zeros(1, np.int64), none, rows, numbers)
+
     @property
     def max_records(self) -> int:
         """Records that fit when every bucket is full."""

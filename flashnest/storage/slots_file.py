@@ -127,6 +127,7 @@ class SlotsDirectory:
         size = (facts.buckets + 1) * PAGE_BYTES
         fresh = self.path / "slots.new"
         try:
+            fresh.unlink(missing_ok=True)  # a crash may have left one
             fresh.touch(0o600)
             with fresh.open("r+b") as file:
                 file.truncate(size)

@@ -15,7 +15,7 @@ import numpy as np
 from flashnest.errors import StoreFullError
 from flashnest.hashing import mix64
 from flashnest.jit import inline_kernel, kernel
-from flashnest.record import META, BoolArray, I32Array, U8Array, U32Array, U64Array
+from flashnest.record import META, I32Array, U8Array, U32Array, U64Array
 from flashnest.storage.slots_page import TOMBSTONE, buckets_of
 
 _LOCKED_RECORDS: Final = 2048
@@ -60,12 +60,6 @@ def _put(index: I32Array, stored: U64Array, held: U32Array, count: int, keys: U6
     return count
 
 
-@kernel
-def _contains(index: I32Array, stored: U64Array, keys: U64Array, out: BoolArray) -> None:
-    for i in range(keys.shape[0]):
-        out[i] = index[_place(index, stored, keys[i])] >= 0
-
-
 class RecordLog:
     """A table of at most `max_records` records within `budget_bytes`, indexes included."""
 
@@ -103,16 +97,9 @@ class RecordLog:
         with self._lock:
             _find(self._index, self._keys, self._rows, keys, state, rows)
 
-    def contains_many(self, keys: U64Array) -> BoolArray:
-        """Return which keys are here, removals included, (n,)."""
-        out = np.empty(len(keys), np.bool_)
-        with self._lock:
-            _contains(self._index, self._keys, keys, out)
-        return out
-
     def put_many(self, keys: U64Array, rows: U32Array) -> None:
         """Insert or overwrite. The caller has seen to it that there is `room`."""
-        for at in range(0, len(keys), _LOCKED_RECORDS):
+        for at in range(0, max(1, len(keys)), _LOCKED_RECORDS):  # none as well: so kernels are compiled beforehand
             part = slice(at, at + _LOCKED_RECORDS)
             with self._lock:
                 self._count = _put(self._index, self._keys, self._rows, self._count, keys[part], rows[part])

@@ -37,8 +37,8 @@ _MISS, _HIT, _UNKNOWN = np.uint8(0), np.uint8(1), np.uint8(2)  # `State`; PENDIN
 
 
 def slots_for(words: int) -> int:
-    """Return how many records of `words` uint32 words a bucket holds."""
-    return (PAGE_BYTES - _HEADER_BYTES) // (8 + 4 * words)
+    """Return how many records of `words` uint32 words a bucket holds; counts of buckets are kept in a byte."""
+    return min(255, (PAGE_BYTES - _HEADER_BYTES) // (8 + 4 * words))
 
 
 @inline_kernel

@@ -55,6 +55,14 @@ class SlotsWriter:
         """Records stored."""
         return self._buckets.records + self._unmerged
 
+    def compile(self) -> None:
+        """Load or compile the kernels, writing nothing."""
+        none, rows = np.zeros(0, np.uint64), np.zeros((0, self._buckets.words), np.uint32)
+        self._buckets.compile()
+        self._old(none)
+        keep_facts(rows, np.zeros(0, np.bool_), rows)
+        self._log.put_many(none, rows)
+
     def replay(self) -> None:
         """Take the segments of an earlier run into the log; merges where the log is smaller than it was then."""
         for batch in self._segments.replay():

@@ -1,58 +1,19 @@
-"""The slots store: the contract with both readers, merging, eviction, scans, and hits that write nothing."""
+"""The slots store: merging, eviction, scans, and hits that write nothing."""
 
 from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
 from contract import StoreContract, clock  # noqa: F401
-from records import WORDS, Clock, keys_of, rows_of, same_chains, spread
+from records import WORDS, keys_of, rows_of, same_chains, spread
 from slots_setup import MIB, SLOTS, crowd, fill, look, open_store
 
-from flashnest.record import CHAIN, HITS, INSERTED, LAST_ACCESS, REFS, Tier
-from flashnest.storage.slots import SlotsStore
+from flashnest.record import CHAIN, HITS, INSERTED, LAST_ACCESS, REFS
+from flashnest.storage.cold import ColdOptions, ColdTier
 from flashnest.storage.store import Found, State
-
-
-class _SlotsContract(StoreContract):
-    tier = Tier.NVME
-    counts_hits = False
-    options: ClassVar[dict[str, object]] = {}
-
-    @pytest.fixture
-    def store(self, tmp_path: Path, clock: Clock) -> SlotsStore:  # noqa: F811
-        store = SlotsStore(tmp_path / "db", 4 * MIB, words=WORDS, clock_s=clock.whole, **self.options)
-        yield store
-        store.close()
-
-
-class TestContractWithIoUring(_SlotsContract):
-    options: ClassVar = {"io": "io_uring"}
-
-
-class TestContractWithThreads(_SlotsContract):
-    options: ClassVar = {"io": "threads"}
-
-
-class TestContractWithAMergeAtEveryWrite(_SlotsContract):
-    options: ClassVar = {"log_bytes": 200 * 84}
-
-    @pytest.fixture
-    def store(self, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> SlotsStore:  # noqa: F811
-        written = SlotsStore.write_many
-
-        def write_and_merge(store: SlotsStore, *batch: np.ndarray) -> np.ndarray:
-            stored = written(store, *batch)
-            store.merge()
-            return stored
-
-        monkeypatch.setattr(SlotsStore, "write_many", write_and_merge)
-        store = SlotsStore(tmp_path / "db", 4 * MIB, words=WORDS, clock_s=clock.whole, **self.options)
-        yield store
-        store.close()
 
 
 def test_records_survive_many_merges_in_place_and_in_order(tmp_path: Path) -> None:
@@ -284,3 +245,22 @@ def test_word_of_the_chain_is_stored_whole(tmp_path: Path) -> None:
     assert (look(store, spread(0, 200)).rows == rows).all()
     assert rows[:, CHAIN:].max() > 1 << 31
     store.close()
+
+
+def test_cold_tier_reads_and_writes_through_slots(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "db", log_bytes=200 * 84)
+    options = ColdOptions(threaded=False, flush_records=100)
+    tier = ColdTier(store, words=WORDS, clock_s=lambda: 5, options=options, clock=lambda: 0.0)
+    keys = spread(0, 400)
+    for start in range(0, 400, 100):
+        assert tier.insert_many(keys[start : start + 100], rows_of(keys[start : start + 100])).all()
+        tier.flush()
+    assert len(store) == 400
+    assert store.merge_bytes
+    assert tier.ask(keys[::8], np.arange(50)).all()
+    tier.submit()
+    tier.pump()
+    answers = tier.drain()
+    assert answers.hit.all()
+    assert same_chains(answers.rows, keys[::8][answers.tickets])
+    tier.close()
