@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from flashnest.policy import PolicyCheckError, compile_policy, load_tiering_file
-from flashnest.policy.facts import FACTS, LATER_STATEMENTS
+from flashnest.policy.facts import FILL, LATER_STATEMENTS, MOVE_FACTS
+from flashnest.policy.render import render
 from flashnest.policy.testing import run_tests
+from flashnest.record import record_bytes
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "policy.md").read_text(encoding="utf-8")
@@ -37,7 +39,21 @@ def test_page_shows_the_real_message_of_the_gap():
     with pytest.raises(PolicyCheckError) as caught:
         compile_policy(gap, source="card.tier")
 
-    assert blocks("text") == [f"{caught.value}\n"]
+    assert blocks("text")[0] == f"{caught.value}\n"
+
+
+def test_page_shows_the_real_message_of_the_ping_pong():
+    shown = blocks("text")[1]
+    moves = re.findall(r"^ \d \| (.*)$", shown, re.MULTILINE)
+
+    policy = compile_policy("place otherwise in dram else nvme\n" + "\n".join(moves), source="mine.tier")
+
+    assert f"{render(policy.diagnostics)}\n" == shown
+
+
+def test_page_says_the_size_of_the_default_record():
+    assert f"; {record_bytes()} with the default row" in PAGE
+    assert f"`bytes` is {record_bytes()} where not given" in PAGE
 
 
 def test_tiering_file_of_the_page_passes_its_tests(tmp_path):
@@ -45,7 +61,7 @@ def test_tiering_file_of_the_page_passes_its_tests(tmp_path):
     path = tmp_path / "page.yaml"
     path.write_text(page)
 
-    assert [result.passed for result in run_tests(load_tiering_file(path))] == [True, True]
+    assert [result.failure for result in run_tests(load_tiering_file(path))] == [""] * 4
 
 
 def test_python_of_the_page_runs(capsys):
@@ -57,11 +73,13 @@ def test_python_of_the_page_runs(capsys):
 
 def test_every_word_has_a_heading_and_every_code_a_row():
     headings = " ".join(re.findall(r"^## (.*)$", PAGE, re.MULTILINE)).replace(",", "").split()
-    words = ("param", "place", "otherwise", "in", "on", "else", "and", "or", "not", "reject", *FACTS)
+    words = ("param", "place", "otherwise", "in", "on", "else", "and", "or", "not", "reject", *MOVE_FACTS, FILL)
+    moves = ("class", "keep", "promote", "demote", "evict", "after", "from", "to")
+    clauses = ("when", "until", "by", "using", "at", "most", "cooldown", "min", "residency")
     declared = set(
         re.findall(r"T\d{3}", Path(compile_policy.__code__.co_filename).with_name("diagnostics.py").read_text())
     )
 
-    assert set(words) <= set(headings)
+    assert {*words, *moves, *clauses} <= set(headings)
     assert set(re.findall(r"^\| (T\d{3})", PAGE, re.MULTILINE)) == declared
     assert all(word in PAGE for word in LATER_STATEMENTS)

@@ -44,6 +44,18 @@ def test_good_file_passes_with_one_item_for_the_check_and_one_for_each_test(pyte
     assert result.ret == 0
 
 
+def test_tests_of_moves_are_run(pytester):
+    moves = "  promote hits >= 3 from nvme to dram at most 9 rec/s\ntests:\n"
+    good = "  - {name: up, record: {tokens: 9, hits: 3}, in: nvme, expect: {promote: dram}, by: 3}\n"
+    wrong = "  - {name: not up, record: {tokens: 9, hits: 2}, in: nvme, expect: {promote: dram}}\n"
+    pytester.makefile(".yaml", mine=MINE.replace("tests:\n", moves + good + wrong))
+
+    result = run(pytester, "-v")
+
+    result.assert_outcomes(passed=4, failed=1)
+    result.stdout.fnmatch_lines(["*::up PASSED*", "  expected: promote to dram", "  got:      stay, no rule takes it"])
+
+
 def test_failing_test_shows_record_expectation_and_rule_without_traceback(pytester):
     pytester.makefile(".yaml", mine=MINE.replace("expect: dram", "expect: nvme"))
 

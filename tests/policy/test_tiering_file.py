@@ -161,6 +161,37 @@ def test_gap_is_closed_with_a_tier_that_is_open(tmp_path):
             "`by` is the number",
             "",
         ),
+        *(
+            (f"rules: a\ntests:\n  - {test}\n", f":3:{column}", what, fix)
+            for test, column, what, fix in (
+                ("{record: {tokens: 3, hits: 4}, expect: dram}", 26, "`hits` changes", "in: nvme"),
+                ("{record: {tokens: 3}, fill: 9%, expect: dram}", 27, "`fill` is how full", "in: dram"),
+                ("{record: {tokens: 3}, expect: stay}", 27, "`expect` is a tier", "in: nvme"),
+                ("{record: {tokens: 3}, expect: {promote: dram}}", 27, "`expect` is a tier", "in: nvme"),
+                ("{record: {tokens: 3}, in: drm, expect: stay}", 27, "unknown tier `drm`", "`dram`"),
+                ("{record: {tokens: 3}, in: dram, expect: nvme}", 37, "not what a move", "`{demote: nvme}`"),
+                ("{record: {tokens: 3}, in: dram, expect: [nvme]}", 37, "not what a move", "`stay`"),
+                ("{record: {tokens: 3}, in: dram, expect: {move: nvme}}", 37, "not what a move", "`stay`"),
+                ("{record: {tokens: 3}, in: dram, expect: {demote: nvm}}", 46, "tier `nvm`", "`nvme`"),
+                ("{record: {tokens: 3}, in: dram, expect: {demote: nvme, promote: nvme}}", 37, "not what", "`stay`"),
+                ("{record: {tokens: 3}, in: dram, fill: 101%, expect: stay}", 37, "never `101%` full", ""),
+                ("{record: {tokens: 3}, in: dram, fill: 95, expect: stay}", 37, "share such as `95%`", ""),
+                ("{record: {tokens: 3, hits: 5000}, in: dram, expect: stay}", 26, "from 0 to 4095", ""),
+                ("{record: {tokens: 3, hits: {60s: 2, total: 1}}, in: dram, expect: stay}", 26, "more hits", ""),
+                ("{record: {tokens: 3, hits: {60s: 2, 1h: 1}}, in: dram, expect: stay}", 26, "more hits", ""),
+                ("{record: {tokens: 3, hits: {60: 2}}, in: dram, expect: stay}", 33, "a time such as", ""),
+                ("{record: {tokens: 3, hits: {5ms: 2}}, in: dram, expect: stay}", 33, "whole seconds", "60s"),
+                ("{record: {tokens: 3, hits: [2]}, in: dram, expect: stay}", 26, "is not a quantity", ""),
+                ("{record: {tokens: 3, idle: 5}, in: dram, expect: stay}", 26, "a time such as `60s`", ""),
+                ("{record: {tokens: 3, idle: 400d}, in: dram, expect: stay}", 26, "whole seconds up to", ""),
+                ("{record: {tokens: 3, idle: 2h, age: 1h}, in: dram, expect: stay}", 36, "longer than it is", "`age`"),
+                ("{record: {tokens: 3, refs: 1024}, in: dram, expect: stay}", 26, "from 0 to 1023", ""),
+                ("{record: {tokens: 3, accept: 50}, in: dram, expect: stay}", 26, "share such as", ""),
+                ("{record: {tokens: 3, accept: 5.5%}, in: dram, expect: stay}", 26, "from 0 to 100", ""),
+                ("{record: {tokens: 3, fill: 5%}, in: dram, expect: stay}", 26, "unknown fact `fill`", ""),
+                (f'{{record: {{tokens: "{"9" * 5000}"}}, expect: dram}}', 15, "too long to read", ""),
+            )
+        ),
     ],
 )
 def test_wrong_shape_is_one_clear_error(tmp_path, text, place, what, fix):
@@ -198,6 +229,51 @@ def test_failing_tests_say_record_expectation_and_rule(tmp_path):
     assert second.failure.splitlines()[2:] == [
         "  expected: nvme by rule 1",
         "  got:      nvme by rule 2 (line 12): place otherwise in nvme",
+    ]
+
+
+MOVING = """\
+rules: |
+  place otherwise in dram else nvme
+  keep refs >= 9 in dram
+  demote idle > 1h from dram to nvme when fill > 90% until fill < 80%
+tests:
+  - {name: gone, record: {tokens: 3, idle: 2h}, in: dram, fill: 90%, expect: {demote: nvme}}
+  - {name: kept, record: {tokens: 3, idle: 2h, refs: 9}, in: dram, fill: 99.5%, expect: evict}
+  - {record: {tokens: 3, idle: 2h, hits: {1h: 0, total: 2}}, in: dram, fill: 99%, expect: {demote: nvme}, by: 2}
+  - {name: good, record: {tokens: 3, idle: 2h}, in: dram, fill: 99%, expect: {demote: NVMe}, by: 3}
+"""
+
+
+def test_failing_tests_of_moves_say_record_tier_and_rule(tmp_path):
+    path = written(tmp_path, MOVING)
+
+    results = run_tests(load_tiering_file(path))
+
+    assert [result.failure.splitlines() for result in results] == [
+        [
+            f"{path}:6: gone",
+            "  record:   {tokens: 3, kind: ngram, namespace: default, bytes: 72, hits: 0, idle: 2h, age: 2h, refs: 0, "
+            "accept: 100%} in dram, fill 90%",
+            "  expected: demote to nvme",
+            "  got:      stay, no rule takes it",
+        ],
+        [
+            f"{path}:7: kept",
+            "  record:   {tokens: 3, kind: ngram, namespace: default, bytes: 72, hits: 0, idle: 2h, age: 2h, refs: 9, "
+            "accept: 100%} in dram, fill 99.5%",
+            "  expected: evict",
+            "  got:      stay by rule 2 (line 3): keep refs >= 9 in dram",
+        ],
+        [
+            f"{path}:8: 3 tokens, ngram in dram",
+            "  record:   {tokens: 3, kind: ngram, namespace: default, bytes: 72, hits: {total: 2, 1h: 0}, idle: 2h, "
+            "age: 2h, refs: 0, accept: 100%} in dram, fill 99%",
+            "  expected: demote to nvme by rule 2",
+            "  got:      demote to nvme by rule 3 (line 4): "
+            "demote idle > 1h from dram to nvme when fill > 90% until fill < 80%",
+        ],
+        [],
     ]
 
 
