@@ -93,6 +93,21 @@ def test_no_row_is_torn_and_no_stored_key_is_missed_while_others_come_and_go() -
     assert len(table) == len(stay)
 
 
+def test_one_record_overwritten_over_and_over_is_never_torn() -> None:
+    """Writer and reader spend their time on one row: without the checks some row is torn within a second or two."""
+    table = table_of(2, evict=False)
+    keys = np.full(4096, 77, np.uint64)
+    versions = versioned(keys, 0)
+    versions[:, CHAIN:] |= (np.arange(4096, dtype=np.uint32) % 16)[:, None]
+    table.insert_many(keys, versions)
+
+    def write() -> None:
+        for _ in range(5 * ROUNDS):
+            table.insert_many(keys, versions)
+
+    assert beside(table, write, stay=keys[:1024], change=keys[:0], readers=1) > ROUNDS
+
+
 def test_readers_see_whole_rows_while_a_full_table_evicts() -> None:
     table = table_of(20)
     keys = spread(0, 4 * table.max_records)
