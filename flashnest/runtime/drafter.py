@@ -12,7 +12,6 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from flashnest.hashing import hash_tails
 from flashnest.record import (
     ACCEPTED,
     CHAIN,
@@ -56,8 +55,21 @@ SOURCE_OF_TIER: Final = {Tier.VRAM: Source.VRAM, Tier.DRAM: Source.DRAM, Tier.NV
 class DraftTable(Protocol):
     """What the drafter asks of a table; `flashnest.storage.router.Router` is one."""
 
-    def longest_many(self, keys: U64Array, tickets: I64Array, found: Found, index: I64Array) -> None:
-        """For each row of keys (rows, k) find the longest record; index (rows,) is -1 where none is at hand."""
+    def longest_tails_many(
+        self,
+        tokens: I32Array,
+        ends: I32Array,
+        salts: U64Array,
+        lengths: I32Array,
+        tickets: I64Array,
+        keys: U64Array,
+        found: Found,
+        index: I64Array,
+    ) -> None:
+        """Hash each row's tail at every length and find its longest record; index (rows,) is -1 where none is at hand.
+
+        tokens int32 (rows, width), ends int32 (rows,): tokens in each; keys uint64 (rows, k) receives the keys.
+        """
 
     def insert_many(self, keys: U64Array, rows: U32Array) -> BoolArray:
         """Insert records where the policy places them."""
@@ -184,8 +196,9 @@ class Drafter:
             self._tails[r, :size] = tokens[end - size : end]
             self._ends[r] = size
         keys = self._keys[:rows]
-        hash_tails(self._tails, self._ends[:rows], salts, self._lengths, keys)
-        self._table.longest_many(keys, tickets, self._found, self._index)
+        self._table.longest_tails_many(
+            self._tails[:rows], self._ends[:rows], salts, self._lengths, tickets, keys, self._found, self._index
+        )
         self._take_table(rows, keys)
         self._take_own(sequences, lengths)
         return self.drafts

@@ -25,8 +25,18 @@ class TableOnly:
     table: DramTable
     fed: list[tuple[list[int], list[int], list[int]]] = field(default_factory=list)
 
-    def longest_many(self, keys: U64Array, tickets: I64Array, found: Found, index: I64Array) -> None:
-        self.table.longest_many(keys, found, index)
+    def longest_tails_many(
+        self,
+        tokens: I32Array,
+        ends: I32Array,
+        salts: U64Array,
+        lengths: I32Array,
+        tickets: I64Array,
+        keys: U64Array,
+        found: Found,
+        index: I64Array,
+    ) -> None:
+        self.table.longest_tails_many(tokens, ends, salts, lengths, keys, found, index)
 
     def insert_many(self, keys: U64Array, rows: U32Array) -> BoolArray:
         return self.table.insert_many(keys, rows)
