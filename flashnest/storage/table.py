@@ -109,6 +109,11 @@ class DramTable:
         """How many records fit in all."""
         return self._max_records
 
+    def wait_for_pages(self) -> None:
+        """Return when all memory was taken from the machine; at once without `populate`."""
+        if self._pages is not None:
+            self._pages.wait()
+
     def lookup_many(self, keys: U64Array, found: Found) -> None:
         """See `Store.lookup_many`."""
         if found is not self._bound:
