@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flashnest.record import BoolArray, I64Array, Tier, U32Array, U64Array
+from flashnest.record import BoolArray, I32Array, I64Array, Tier, U32Array, U64Array
 from flashnest.storage.cold import ColdStats, ColdTier
 from flashnest.storage.cold_reads import ColdAnswers
 from flashnest.storage.lookup_times import LookupNs, LookupTimes
@@ -81,6 +81,9 @@ class Router:
             table.feedback_many(keys, none, none)
         self._lookup.many(keys, tickets, found)
         self._lookup.longest_many(no_keys, tickets, found, np.zeros(1, np.int64))
+        no_tokens, lengths = np.zeros((0, 1), np.int32), np.ones(1, np.int32)
+        ends, index = np.zeros(0, np.int32), np.zeros(1, np.int64)
+        self._lookup.longest_tails_many(no_tokens, ends, keys, lengths, tickets, no_keys, found, index)
         self._placer.insert_many(keys, rows)
         self._dram.evict_many(0)
         if self._cold is not None:
@@ -110,6 +113,26 @@ class Router:
         """
         started = self._clock_ns()
         self._lookup.longest_many(keys, tickets, found, index)
+        self._times.add(keys.size, self._clock_ns() - started)
+
+    def longest_tails_many(
+        self,
+        tokens: I32Array,
+        ends: I32Array,
+        salts: U64Array,
+        lengths: I32Array,
+        tickets: I64Array,
+        keys: U64Array,
+        found: Found,
+        index: I64Array,
+    ) -> None:
+        """Hash the tails of n sequences and find the longest n-gram at hand for each, in one call.
+
+        tokens int32 (n, width), ends int32 (n,), salts uint64 (n,), lengths int32 (k,) as in `hashing.hash_tails`;
+        keys uint64 (n, k) receives the keys; the rest as in `longest_many`.
+        """
+        started = self._clock_ns()
+        self._lookup.longest_tails_many(tokens, ends, salts, lengths, tickets, keys, found, index)
         self._times.add(keys.size, self._clock_ns() - started)
 
     def submit(self) -> None:

@@ -89,9 +89,12 @@ def take_rows(
 
 
 @kernel
-def take_buffered(
+def take_known(
     count: int,
     lengths: int,
+    known: BoolArray,
+    keys: U64Array,
+    tickets: I64Array,
     places: I64Array,
     answers: U8Array,
     answer_rows: U32Array,
@@ -100,49 +103,41 @@ def take_buffered(
     tier: U8Array,
     rows: U32Array,
     index: I64Array,
-) -> int:
-    """Deliver hits of gathered keys to their rows, the longest of a row stays; returns the hits.
+    hit_keys: U64Array,
+    hit_places: I64Array,
+) -> tuple[int, int]:
+    """Deliver the hits of gathered keys to their rows and close up over all that need no asking; returns (left, hits).
 
-    With `lengths` 1 a place is a place in the batch, and `index` may be empty.
+    Of a row's hits the longest stays, and what is no longer than it is not asked for. hit_keys and hit_places receive
+    each hit's key and its place in `answer_rows`. With `lengths` 1 a place is one in the batch; `index` may be empty.
     """
-    hits = 0
+    left, hits = 0, 0
     for i in range(count):
         if answers[i] == _HIT:
             r = places[i] // lengths
+            hit_keys[hits], hit_places[hits] = keys[i], i
             hits += 1
             state[r], tier[r] = _HIT, code
             rows[r] = answer_rows[i]
             if index.shape[0] > 0:
                 index[r] = places[i] % lengths
-    return hits
-
-
-@kernel
-def drop_known(
-    count: int,
-    lengths: int,
-    known: BoolArray,
-    index: I64Array,
-    keys: U64Array,
-    tickets: I64Array,
-    places: I64Array,
-) -> int:
-    """Close up what was gathered over keys that are known, or no longer than what their row has by now."""
-    left = 0
     for i in range(count):
-        if not known[i] and (index.shape[0] == 0 or places[i] % lengths > index[places[i] // lengths]):
+        if not known[i] and (hits == 0 or index.shape[0] == 0 or places[i] % lengths > index[places[i] // lengths]):
             keys[left], tickets[left], places[left] = keys[i], tickets[i], places[i]
             left += 1
-    return left
+    return left, hits
 
 
 @kernel
-def mark_pending(count: int, lengths: int, pending: BoolArray, places: I64Array, state: U8Array) -> None:
-    """Say PENDING where a question is under way and nothing is at hand."""
-    for i in range(count):
-        r = places[i] // lengths
-        if pending[i] and state[r] == _MISS:
-            state[r] = _PENDING
+def mark_pending(lengths: int, pending: BoolArray, places: I64Array, state: U8Array) -> int:
+    """Say PENDING where a question is under way and nothing is at hand; returns the questions."""
+    asked: int = 0
+    for i in range(pending.shape[0]):
+        if pending[i]:
+            asked += 1
+            if state[places[i] // lengths] == _MISS:
+                state[places[i] // lengths] = _PENDING
+    return asked
 
 
 @kernel

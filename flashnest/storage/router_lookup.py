@@ -10,17 +10,17 @@ from typing import Final
 
 import numpy as np
 
-from flashnest.record import BoolArray, I64Array, Tier, U64Array
+from flashnest.hashing import hash_tails
+from flashnest.record import BoolArray, I32Array, I64Array, Tier, U64Array
 from flashnest.storage.cold import ColdTier
 from flashnest.storage.router_kernels import (
-    drop_known,
     longest_hits,
     mark_pending,
     mask_shorter,
     pick_hits,
     pick_longer,
     pick_missing,
-    take_buffered,
+    take_known,
     take_rows,
 )
 from flashnest.storage.router_tiers import Table, Tiers
@@ -30,6 +30,8 @@ from flashnest.storage.table import DramTable
 
 _FIRST_KEYS: Final = 1024
 _NO_INDEX: Final = np.zeros(0, np.int64)
+_VRAM, _DRAM, _NVME = int(Tier.VRAM), int(Tier.DRAM), int(Tier.NVME)
+"""As plain integers: numba takes 100 us to look at an enum each time it is handed one."""
 
 
 class Lookup:
@@ -44,7 +46,8 @@ class Lookup:
     def _reserve(self, keys: int) -> None:
         self._keys, self._tickets = np.zeros(keys, np.uint64), np.zeros(keys, np.int64)
         self._places, self._index = np.zeros(keys, np.int64), np.zeros(keys, np.int64)
-        self._masked = np.zeros(keys, np.uint64)
+        self._masked, self._hit_keys = np.zeros(keys, np.uint64), np.zeros(keys, np.uint64)
+        self._hit_places = np.zeros(keys, np.int64)
         self._answers = Found.allocate(keys, self._words)
 
     def many(self, keys: U64Array, tickets: I64Array, found: Found) -> None:
@@ -70,19 +73,7 @@ class Lookup:
         left = pick_missing(keys, tickets, found.state, self._keys, self._tickets, self._places)
         if left:
             self._dram.lookup_many(self._keys[:left], self._answers)
-            answers = self._answers
-            take_buffered(
-                left,
-                1,
-                self._places,
-                answers.state,
-                answers.rows,
-                Tier.DRAM,
-                found.state,
-                found.tier,
-                found.rows,
-                _NO_INDEX,
-            )
+            self._take_known(self._answers.state[:left] == State.HIT, 1, _DRAM, found, _NO_INDEX)
 
     def longest_many(self, keys: U64Array, tickets: I64Array, found: Found, index: I64Array) -> None:
         """See `Router.longest_many`."""
@@ -93,6 +84,32 @@ class Lookup:
             self._vram_longest(vram, keys, found, index)
         else:
             self._dram.longest_many(keys, found, index)
+        self._longer(keys, tickets, found, index)
+
+    def longest_tails_many(
+        self,
+        tokens: I32Array,
+        ends: I32Array,
+        salts: U64Array,
+        lengths: I32Array,
+        tickets: I64Array,
+        keys: U64Array,
+        found: Found,
+        index: I64Array,
+    ) -> None:
+        """See `Router.longest_tails_many`."""
+        vram = self._tiers.vram
+        if vram is not None and len(vram):
+            hash_tails(tokens, ends, salts, lengths, keys)
+            self.longest_many(keys, tickets, found, index)
+            return
+        if keys.size > len(self._keys):
+            self._reserve(2 * keys.size)
+        self._dram.longest_tails_many(tokens, ends, salts, lengths, keys, found, index)
+        self._longer(keys, tickets, found, index)
+
+    def _longer(self, keys: U64Array, tickets: I64Array, found: Found, index: I64Array) -> None:
+        """Ask the cold tier for what is longer than the tables' matches."""
         if self._sees_hits and self._sweep is not None:
             self._sweep.saw(self._keys[: pick_hits(keys, index, self._keys)])
         if self._cold is not None:
@@ -110,44 +127,44 @@ class Lookup:
         mask_shorter(keys, mine, masked)
         self._dram.longest_many(masked, found, index)
         if hits:
-            take_rows(mine, self._places, answers.rows, Tier.VRAM, found.state, found.tier, found.rows, index)
+            take_rows(mine, self._places, answers.rows, _VRAM, found.state, found.tier, found.rows, index)
 
     def _ask_cold(self, cold: ColdTier, count: int, lengths: int, found: Found, index: I64Array) -> None:
-        """Ask the cold tier for the first `count` gathered keys: buffer first, then filter and queue."""
-        keys, tickets, places, answers = self._keys, self._tickets, self._places, self._answers
-        known = cold.lookup_buffered(keys[:count], answers)
-        if known.any():
-            hits = take_buffered(
-                count,
-                lengths,
-                places,
-                answers.state,
-                answers.rows,
-                Tier.NVME,
-                found.state,
-                found.tier,
-                found.rows,
-                index,
-            )
-            if hits:
-                self._offer_buffered(known, count)
-            count = drop_known(count, lengths, known, index, keys, tickets, places)
-            if not count:
-                return
-        if cold.blocking:
-            self._read_now(cold, count, lengths, found, index)
+        """Ask the cold tier for the first `count` gathered keys: filter and buffer first, then the queue."""
+        keys, tickets, places = self._keys, self._tickets, self._places
+        left = self._take_known(cold.lookup_buffered(keys[:count], self._answers), lengths, _NVME, found, index)
+        if not left:
             return
-        pending = cold.ask(keys[:count], tickets[:count])
-        if pending.any():
-            mark_pending(count, lengths, pending, places, found.state)
-            if self._tiers.flights is not None:
-                self._tiers.flights.add_many(keys[:count][pending])
+        if cold.blocking:
+            self._read_now(cold, left, lengths, found, index)
+            return
+        pending = cold.ask(keys[:left], tickets[:left])
+        if mark_pending(lengths, pending, places, found.state) and self._tiers.flights is not None:
+            self._tiers.flights.add_many(keys[:left][pending])
 
-    def _offer_buffered(self, known: BoolArray, count: int) -> None:
-        """Tell the sweep which records the write buffer answered."""
-        if self._sweep is not None:
-            at = np.flatnonzero(known & (self._answers.state[:count] == State.HIT))
-            self._sweep.buffered(self._keys[at], self._answers.rows[at])
+    def _take_known(self, known: BoolArray, lengths: int, code: int, found: Found, index: I64Array) -> int:
+        """Deliver the answers to the gathered keys, (n,), offer hits to the sweep; returns how many are left to ask."""
+        answers = self._answers
+        left, hits = take_known(
+            len(known),
+            lengths,
+            known,
+            self._keys,
+            self._tickets,
+            self._places,
+            answers.state,
+            answers.rows,
+            code,
+            found.state,
+            found.tier,
+            found.rows,
+            index,
+            self._hit_keys,
+            self._hit_places,
+        )
+        if hits and code == _NVME and self._sweep is not None:
+            self._sweep.buffered(self._hit_keys[:hits].copy(), answers.rows[self._hit_places[:hits]])
+        return left
 
     def _read_now(self, cold: ColdTier, count: int, lengths: int, found: Found, index: I64Array) -> None:
         """Read the gathered keys one after the other, the longest of a sequence first, as the field report's L2 did."""
@@ -162,4 +179,4 @@ class Lookup:
                 if len(index):
                     index[r] = length
                 if self._sweep is not None:
-                    self._sweep.buffered(keys[i : i + 1], row[None])
+                    self._sweep.buffered(keys[i : i + 1], row[None].copy())

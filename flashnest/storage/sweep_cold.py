@@ -48,9 +48,9 @@ class FoundCold:
         self._queue(keys, rows)
 
     def buffered(self, keys: U64Array, rows: U32Array) -> None:
-        """Take records that a lookup found at once, in the write buffer or by a blocking read; copies them."""
+        """Take records that a lookup found at once, in the write buffer or by a blocking read; keeps them."""
         self._flights.add_many(keys)
-        self._queue(keys.copy(), rows.copy())
+        self._queue(keys, rows)
 
     def _queue(self, keys: U64Array, rows: U32Array) -> None:
         room = QUEUE_RECORDS - self._records
