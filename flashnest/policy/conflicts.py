@@ -25,6 +25,9 @@ from flashnest.record import Tier
 _MAX_CELLS: Final = 200_000
 """About a millisecond a comparison; conditions that people write have tens to hundreds of cells."""
 
+_MAX_AXES: Final = 32
+"""Most dimensions of an array before numpy 2."""
+
 _SHOWN: Final = 3
 
 
@@ -74,10 +77,6 @@ def _grid_of(meanings: Sequence[Meaning]) -> Grid | None:
     for groups in grid.shape:
         cells *= groups
     return grid if cells <= _MAX_CELLS and len(facts) <= _MAX_AXES else None
-
-
-_MAX_AXES: Final = 32
-"""numpy 1 stops there."""
 
 
 def _laws(meanings: Sequence[Meaning]) -> tuple[Meaning, ...]:

@@ -17,6 +17,8 @@ Constant: TypeAlias = Quantity | str
 
 
 _NS_PER_S: Final = 10**9
+_LARGEST: Final = 10**30
+"""180 days are 1.6e16 ns and 2^64 bytes 1.8e19."""
 
 
 class Rejected(Exception):  # noqa: N818 - control flow inside the checker, never seen by a user
@@ -118,10 +120,10 @@ class Constants:
 
     def _quantity(self, text: str, span: Span) -> Quantity:
         try:
-            return parse_quantity(text)
+            return _sensible(text)
         except UnitError as error:
             raise rejected(self.source, "T403", span, error.what, error.fix or error.why) from None
-        except (ValueError, OverflowError):  # Python reads 4300 digits at most and floats end at 1e308
+        except (ValueError, OverflowError):
             raise rejected(self.source, "T404", span, "this number is too long to read") from None
 
     def _overridden(self, param: Param, declared: Constant, given: object) -> Constant:
@@ -130,7 +132,7 @@ class Constants:
             return str(given)
         span, name = param.value.span, param.name.text
         try:
-            quantity = parse_quantity(str(given))
+            quantity = _sensible(str(given))
         except UnitError as error:
             message = f"param `{name}` is overridden with an unreadable value: {error.what}"
             raise rejected(self.source, "T403", span, message, error.fix or error.why) from None
@@ -200,6 +202,14 @@ class Constants:
         written = self.source.slice(span)
         is_what = f", `{written}` is {got}" if got else f", `{written}` is not"
         return rejected(self.source, "T401", span, f"`{fact.name}` is {fact.noun}{is_what}", help_text)
+
+
+def _sensible(text: str) -> Quantity:
+    """Read a quantity. Raises UnitError, and ValueError or OverflowError where nobody can mean so long a number."""
+    quantity = parse_quantity(text)  # Python reads 4300 digits at most, and floats end at 1e308
+    if quantity.value > _LARGEST:
+        raise OverflowError
+    return quantity
 
 
 def _per_second(constant: Constant) -> str:

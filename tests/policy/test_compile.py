@@ -10,7 +10,7 @@ import pytest
 
 from flashnest.policy import PolicyCheckError, RecordFacts, compile_policy
 from flashnest.policy.cells import MAX_CELLS
-from flashnest.record import Kind, Tier, namespace_id
+from flashnest.record import Admission, FactArrays, Kind, Tier, namespace_id
 from flashnest.units import Dimension, Quantity
 
 HOTCOLD = ">=32-token records in DRAM, <=8-token records on NVMe\nplace otherwise in dram else nvme\n"
@@ -143,6 +143,57 @@ def test_place_asks_all_facts():
         assert policy.place(other).number == 2
     for other in (RecordFacts(5, Kind.CHUNK, "b", 7), RecordFacts(5, Kind.CHUNK, "a", 8)):
         assert policy.place(other).number == 2
+
+
+MOVES = """\
+place tokens <= 8 on nvme after 2 hits in 10min
+place tokens <= 16 in nvme
+keep refs >= 1000 in dram
+place otherwise in dram else nvme
+promote hits in 1h >= 3 or hits in 60s >= 2 from nvme to dram at most 20 MB/s min residency 1min at most 2000 rec/s
+demote from dram to nvme until fill < 80% when fill > 90.5% by idle desc cooldown 500ms
+evict from nvme when fill > 95% until fill < 90% using LRU
+"""
+
+
+def test_moves_are_numbered_on_from_place_and_carry_their_clauses():
+    policy = compile_policy(MOVES)
+    keep, promote, demote, evict = policy.moves.rules
+
+    assert [(rule.number, rule.line, rule.action) for rule in policy.moves.rules] == [
+        (4, 3, "keep"),
+        (5, 5, "promote"),
+        (6, 6, "demote"),
+        (7, 7, "evict"),
+    ]
+    assert [rule.number for rule in policy.rules] == [1, 2, 3]
+    assert demote.text == "demote from dram to nvme when fill > 90.5% until fill < 80% by idle desc cooldown 500ms"
+    assert (keep.source, keep.target) == (Tier.DRAM, None)
+    assert (promote.source, promote.target) == (Tier.NVME, Tier.DRAM)
+    assert (promote.most_records_per_s, promote.most_bytes_per_s) == (2000, 20e6)
+    assert (promote.cooldown_s, promote.min_residency_s, promote.when_fill, promote.order) == (0, 60, None, None)
+    assert (demote.when_fill, demote.until_fill, demote.order, demote.cooldown_s) == (0.905, 0.8, ("idle", True), 0.5)
+    assert (evict.using, evict.target, evict.when_fill) == ("lru", None, 0.95)
+    assert policy.moves.windows_s == (60, 3600)
+
+
+def test_moves_match_empty_and_whole_batches():
+    rules = compile_policy(MOVES).moves.rules
+    for n in (0, 3):
+        small, wide = np.ones(n, np.uint8), np.ones(n, np.uint32)
+        facts = FactArrays(small, small, wide, wide, wide, wide, wide, wide, small, (wide, wide))
+        assert [rule.matches(facts).tolist() for rule in rules] == [[False] * n, [False] * n, [True] * n, [True] * n]
+
+
+def test_chains_that_differ_in_admission_are_apart():
+    placement = compile_policy(MOVES).placement
+    tokens, rest = np.array([8, 9, 17], np.uint8), np.ones(3, np.uint32)
+
+    codes = placement.chain_codes(tokens, np.zeros(3, np.uint8), rest, rest)
+
+    assert placement.chains == ((Tier.NVME,), (Tier.NVME,), (Tier.DRAM, Tier.NVME))
+    assert placement.admissions == (Admission(2, 600), None, None)
+    assert codes.tolist() == [0, 1, 2]
 
 
 def test_compiling_loads_nothing_heavy():
