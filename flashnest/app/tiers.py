@@ -11,6 +11,7 @@ from typing import Final
 
 import psutil
 
+from flashnest.app.compute import calm_openmp
 from flashnest.config import NvmeTierConfig, RunConfig, VramTierConfig
 from flashnest.errors import StoreFullError
 from flashnest.policy import Policy
@@ -94,6 +95,7 @@ class _Opener:
     def vram(self, tier: VramTierConfig | None) -> Table | None:
         if tier is None:
             return None
+        calm_openmp()
         import torch
 
         from flashnest.storage.vram import VramTable
