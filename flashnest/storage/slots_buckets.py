@@ -33,6 +33,10 @@ from flashnest.storage.slots_page import (
 )
 
 LANE_PAGES: Final = 256
+_LOOKUP_SHARE: Final = 4
+"""Merges keep a quarter of the depth in flight. Measured here, 18 cold keys while another thread writes and merges
+without a pause, median us of a lookup (300 undisturbed) and s of a merge of 65 K records into 22 K buckets: depth 64
+750 and 0.77, 16 550 and 0.82, 4 440 and 1.1."""
 
 
 class Buckets:
@@ -47,7 +51,7 @@ class Buckets:
         self.page_lock = threading.Lock()
         self.lookups = Lane(self, path, io=io, depth=depth, direct=direct)
         try:
-            self.writer = Lane(self, path, io=io, depth=depth, direct=direct)
+            self.writer = Lane(self, path, io=io, depth=max(1, depth // _LOOKUP_SHARE), direct=direct)
         except BaseException:
             self.lookups.close()
             raise
