@@ -123,10 +123,11 @@ def _count(desk: U64Array, inserted: int, updated: int) -> None:
 
 
 @kernel
-def table_insert(desk: U64Array, keys: U64Array, rows: U32Array, stored: BoolArray, now: int) -> int:
+def table_insert(desk: U64Array, keys: U64Array, rows: U32Array, stored: BoolArray, fresh: BoolArray, now: int) -> int:
     """Insert or overwrite as `Store.insert_many` says while there is room; returns how many are new.
 
-    A row that comes with INSERTED 0 is given the time `now` as INSERTED and LAST_ACCESS.
+    Writes which are stored, and which are new. A row that comes with INSERTED 0 is given the time `now` as INSERTED and
+    LAST_ACCESS.
     """
     layout, flat = layout_of(desk), rows.reshape(-1)
     words, packed = _U64(layout.words), np.empty(np.int64(layout.row), np.uint64)
@@ -141,7 +142,7 @@ def table_insert(desk: U64Array, keys: U64Array, rows: U32Array, stored: BoolArr
             name = intern(layout, flat[item + _NAMESPACE])
             pack_row(packed, ZERO, flat, item, layout.words, layout.bits, name, now)
             new = _put(layout, keys[i], packed, ZERO)
-            stored[i] = new >= 0
+            stored[i], fresh[i] = new >= 0, new == 1
             inserted += new == 1
             updated += new == 0
     _count(desk, inserted, updated)
@@ -171,11 +172,11 @@ def table_learn(
     lengths: I32Array,
     namespace: int,
     now: int,
-    learnt: U64Array,
-) -> tuple[int, int]:
-    """Store the n-grams that end before each of start..stop-1 of one text; returns (how many are stored, no room for).
+    fresh: U64Array,
+) -> tuple[int, int, int]:
+    """Store the n-grams that end before each of start..stop-1 of one text; returns (new, overwritten, no room for).
 
-    learnt uint64 receives the keys that are stored.
+    fresh uint64 receives the keys that are new.
 
     What `hash_positions`, building rows and `table_insert` do in turn, in one pass: the chain of a position is packed
     once for all lengths, and no row is written to be read again.
@@ -207,11 +208,11 @@ def table_learn(
                     if new < 0:
                         refused += 1
                         continue
-                    learnt[inserted + updated] = key
+                    fresh[inserted] = key  # of an overwritten one, the next takes the place
                     inserted += new == 1
                     updated += new == 0
     _count(desk, inserted, updated)
-    return inserted + updated, refused
+    return inserted, updated, refused
 
 
 @inline_kernel

@@ -17,8 +17,8 @@ from flashnest.errors import StoreClosedError, StoreFullError
 from flashnest.record import BoolArray, I32Array, I64Array, Tier, U32Array, U64Array
 from flashnest.storage import desk as memory
 from flashnest.storage import kernels, kernels_layout, kernels_peek, kernels_write
-from flashnest.storage.clock import ClockHand, Evictor
 from flashnest.storage.desk import PageToucher
+from flashnest.storage.eviction import Evictor, evictor_bytes, evictor_of
 from flashnest.storage.kernels_layout import UNIT_KEYS
 from flashnest.storage.packed import TOKEN_BITS
 from flashnest.storage.store import ClockS, Found, StoreStats
@@ -30,6 +30,20 @@ MAX_LOAD: Final = 0.8
 _SCAN_RECORDS: Final = 8192
 _INSERT_RECORDS: Final = 4096
 _LEARN_POSITIONS: Final = 1024
+
+
+def _records(units: int) -> int:
+    return int(units * UNIT_KEYS * MAX_LOAD)
+
+
+def _units_within(room_bytes: int, unit_bytes: int, eviction: str) -> int:
+    """Return how many units fit with what the eviction algorithm needs for their records, found by halving."""
+    low, high = 0, max(0, room_bytes // unit_bytes)
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = middle * unit_bytes + evictor_bytes(eviction, _records(middle)) <= room_bytes
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return low
 
 
 class DramTable:
@@ -49,21 +63,23 @@ class DramTable:
         tier: Tier = Tier.DRAM,
         evict: bool = True,
         token_bits: int = TOKEN_BITS,
+        eviction: str = "s3fifo",
         namespaces: Sequence[int] = (),
         populate: bool = True,
     ) -> None:
         """Allocate.
 
-        Continuations end before a token of more than `token_bits` bits. `namespaces`: ids that stay exact whatever
-        others come. `populate`: take the memory from the machine now, in a thread, rather than as records arrive.
-        Raises StoreFullError where the budget holds not one unit of fourteen records.
+        Continuations end before a token of more than `token_bits` bits. `eviction`: one of `eviction.EVICTIONS`.
+        `namespaces`: ids that stay exact whatever others come. `populate`: take the memory from the machine now, in a
+        thread, rather than as records arrive. Raises StoreFullError where the budget holds not one unit of fourteen
+        records, and StoreError for an unknown `eviction`.
         """
         fixed, unit_bytes = memory.fixed_bytes(budget_bytes), 8 * kernels_layout.unit_words(words, token_bits)
-        units = (budget_bytes - fixed) // unit_bytes
+        units = _units_within(budget_bytes - fixed, unit_bytes, eviction)
         if units < 1:
             raise StoreFullError(
                 f"a table of {budget_bytes} bytes holds no record",
-                why=f"the smallest table takes {unit_bytes + fixed} bytes",
+                why=f"the smallest table takes {unit_bytes + evictor_bytes(eviction, _records(1)) + fixed} bytes",
                 fix=f"give the {tier.name.lower()} tier a larger capacity",
             )
         self.tier = tier
@@ -71,9 +87,9 @@ class DramTable:
         self._clock_s, self._evict = clock_s, evict
         self._memory = memory.allocate(budget_bytes, units, words, token_bits)
         self._desk = self._memory.desk
-        self._max_records = int(units * UNIT_KEYS * MAX_LOAD)
+        self._max_records = _records(units)
         self._desk[kernels_layout.MAX_RECORDS] = self._max_records
-        self._evictor: Evictor = ClockHand(self._desk)
+        self._evictor: Evictor = evictor_of(eviction, self._desk, clock_s)
         self._bytes_used = self._memory.allocated.nbytes + self._evictor.bytes_used
         self._closed = False
         self._bound: Found | None = None
@@ -217,8 +233,9 @@ class DramTable:
         self._check_open()
         if rows.shape[1] != self._words or len(rows) < len(keys):
             raise ValueError(f"{len(keys)} keys come with rows {rows.shape}, the table has {self._words} words a row")
-        kernels_write.table_insert(self._desk, keys, rows, stored, self._clock_s())
-        self._evictor.inserted_many(keys[stored])
+        fresh = np.empty(len(keys), np.bool_)
+        kernels_write.table_insert(self._desk, keys, rows, stored, fresh, self._clock_s())
+        self._evictor.inserted_many(keys[fresh])
 
     def learn_many(
         self, tokens: I32Array, start: int, stop: int, length: int, salt: int, lengths: I32Array, namespace: int
@@ -229,17 +246,17 @@ class DramTable:
         ascending; namespace: its id. The same as hashing the positions, building rows and `insert_many`.
         """
         self._check_open()
-        stored, learnt = 0, np.empty(_LEARN_POSITIONS * len(lengths), np.uint64)
+        stored, fresh = 0, np.empty(_LEARN_POSITIONS * len(lengths), np.uint64)
         for at in range(start, stop, _LEARN_POSITIONS):
             end = min(at + _LEARN_POSITIONS, stop)
             if self._evict and (end - at) * len(lengths) > self.free_records:
                 self._make_room((end - at) * len(lengths))
-            done, refused = kernels_write.table_learn(
-                self._desk, tokens, at, end, length, np.uint64(salt), lengths, namespace, self._clock_s(), learnt
+            new, old, refused = kernels_write.table_learn(
+                self._desk, tokens, at, end, length, np.uint64(salt), lengths, namespace, self._clock_s(), fresh
             )
-            self._evictor.inserted_many(learnt[:done])
+            self._evictor.inserted_many(fresh[:new])
             self._rejected += refused
-            stored += done
+            stored += new + old
         return stored
 
     def remove_many(self, keys: U64Array) -> BoolArray:
@@ -312,6 +329,7 @@ class DramTable:
         """Forget every record; counters run on."""
         self._check_open()
         kernels_write.table_clear(self._desk)
+        self._evictor.clear()
 
     def stats(self) -> StoreStats:
         """See `Store.stats`."""
@@ -339,8 +357,8 @@ class DramTable:
             self._pages.stop()
         desk = self._desk.copy()  # the figures; without buckets or room for answers every call is refused or a miss
         desk[[kernels_layout.BUCKETS, kernels_layout.CAPACITY]] = 0
-        del self._memory
-        self._desk, self._evictor, self._bound = desk, ClockHand(desk), None
+        del self._memory, self._evictor
+        self._desk, self._bound = desk, None
 
     def _bind(self, found: Found) -> None:
         """Note the buffers' addresses in the desk, once for as long as the same buffers come."""

@@ -22,8 +22,10 @@ from flashnest.record import (
     row_words,
 )
 from flashnest.storage.desk import fixed_bytes
-from flashnest.storage.kernels_layout import unit_words
+from flashnest.storage.eviction import evictor_bytes
+from flashnest.storage.kernels_layout import UNIT_KEYS, unit_words
 from flashnest.storage.packed import TOKEN_BITS
+from flashnest.storage.table import MAX_LOAD
 
 WORDS = row_words()
 
@@ -65,12 +67,12 @@ def rows_of(
     return rows
 
 
-def table_bytes(units: int, words: int = WORDS) -> int:
+def table_bytes(units: int, words: int = WORDS, eviction: str = "s3fifo") -> int:
     """Return the budget that a `DramTable` of that many units, 14 slots each, uses whole."""
-    unit = 8 * unit_words(words, TOKEN_BITS)
-    budget = units * unit
-    while budget < units * unit + fixed_bytes(budget):
-        budget = units * unit + fixed_bytes(budget)
+    need = units * 8 * unit_words(words, TOKEN_BITS) + evictor_bytes(eviction, int(units * UNIT_KEYS * MAX_LOAD))
+    budget = need
+    while budget < need + fixed_bytes(budget):
+        budget = need + fixed_bytes(budget)
     return budget
 
 
