@@ -124,10 +124,15 @@ class RuleState:
             wanted = min(wanted, int(bucket.available(now_s)))
         return wanted
 
+    @property
+    def asks_for_rest(self) -> bool:
+        """Whether the rule leaves records alone that moved lately."""
+        return bool(self.rule.cooldown_s or self.rule.min_residency_s)
+
     def rested(self, facts: FactArrays, ages_s: U32Array | None, at: I64Array) -> I64Array:
         """Return those of the records `at` that did not move (`ages_s`), or came into their tier, too lately."""
         rule = self.rule
-        if ages_s is None or (not rule.cooldown_s and not rule.min_residency_s):
+        if ages_s is None or not self.asks_for_rest:
             return at
         ok: BoolArray = ages_s[at] >= max(rule.cooldown_s, rule.min_residency_s)
         if rule.min_residency_s:
@@ -165,9 +170,10 @@ def first_by(facts: FactArrays, order: tuple[str, bool] | None, at: I64Array, mo
         return at
     if order is None:
         return at[:most]
-    values = fact_of(facts, order[0])[at].astype(np.int64)
-    chosen = np.argpartition(-values if order[1] else values, most - 1)[:most] if most else np.zeros(0, np.int64)
-    return at[chosen]
+    if not most:
+        return at[:0]
+    values = fact_of(facts, order[0])[at]
+    return at[np.argpartition(~values if order[1] else values, most - 1)[:most]]
 
 
 def fact_of(facts: FactArrays, name: str) -> U8Array | U32Array:

@@ -33,7 +33,8 @@ class Mover:
     def __init__(self, tiers: Tiers, plan: MovePlan, words: int, clock_s: ClockS) -> None:
         self._tiers, self._clock_s = tiers, clock_s
         self._record_bytes = KEY_BYTES + 4 * words
-        self._keeps = tuple(rule for rule in plan.rules if rule.action == "keep")
+        keeps = [rule for rule in plan.rules if rule.action == "keep"]
+        self._keeps_in = {tier: tuple(rule for rule in keeps if rule.source is tier) for tier in Tier}
         self._windows = tuple(WindowedCounts(window, clock_s=clock_s) for window in plan.windows_s)
         self.states = tuple(RuleState(rule, self._record_bytes) for rule in plan.rules if rule.action != "keep")
         self._recent = RecentMoves() if self.states else None
@@ -55,11 +56,11 @@ class Mover:
 
     def has_keeps(self, tier: Tier) -> bool:
         """Whether a rule keeps records of `tier` there."""
-        return any(rule.source is tier for rule in self._keeps)
+        return bool(self._keeps_in[tier])
 
     def keeps(self, tier: Tier, keys: U64Array, rows: U32Array) -> BoolArray:
         """Return which records of `tier` have to stay there, (n,)."""
-        keeps = [rule for rule in self._keeps if rule.source is tier]
+        keeps = self._keeps_in[tier]
         return self._kept(keeps, self._facts(keys, rows)) if keeps else np.zeros(len(keys), np.bool_)
 
     def _facts(self, keys: U64Array, rows: U32Array) -> FactArrays:
@@ -76,8 +77,10 @@ class Mover:
         """Let rules take records of `tier`, keys (n,) and rows (n, words); returns which left it, (n,)."""
         facts, now_s = self._facts(keys, rows), self._clock_s()
         left = np.zeros(len(keys), np.bool_)
-        free = ~self._kept([rule for rule in self._keeps if rule.source is tier], facts)
-        ages_s = None if self._recent is None else self._recent.ages_many(keys, now_s)
+        free = ~self._kept(self._keeps_in[tier], facts)
+        ages_s = None
+        if self._recent is not None and any(want.state.asks_for_rest for want in wants):
+            ages_s = self._recent.ages_many(keys, now_s)
         for want in wants:
             most = want.state.most_now(now_s, want.most)
             if not most:
