@@ -23,7 +23,7 @@ from flashnest.storage.cold_pace import SLICE_RECORDS, give_way
 from flashnest.storage.lmdb_files import StoreDirectory
 from flashnest.storage.lmdb_reader import LmdbReader
 from flashnest.storage.lmdb_writer import LmdbWriter
-from flashnest.storage.sealed import LAYOUT_VERSION, SEAL_BYTES, join_keys
+from flashnest.storage.sealed import LAYOUT_VERSION, SEAL_BYTES, join_keys, load_kernels
 from flashnest.storage.store import ClockS, Found, StoreStats
 
 MIN_CAPACITY_BYTES: Final = 1 << 20
@@ -68,6 +68,7 @@ class LmdbStore:
         self._words = words
         self._pid, self._closed, self._broken = os.getpid(), False, ""
         self._write_lock, self._map_lock = threading.Lock(), threading.Lock()
+        load_kernels(words)
         self._directory = StoreDirectory(path)
         try:
             self._directory.make_sure_it_is_sound(verify_timeout_s)

@@ -37,6 +37,12 @@ class _Batch:
         self.chosen = np.arange(len(keys))
         self.stored = np.zeros(len(keys), np.bool_)
 
+    def take(self, part: I64Array) -> tuple[U64Array, U32Array]:
+        """Return the keys and rows at ascending positions."""
+        if len(part) == len(self.keys):
+            return self.keys, self.rows
+        return self.keys[part], self.rows[part]
+
 
 class LmdbWriter:
     """Writes records to an open environment. One thread at a time.
@@ -122,7 +128,7 @@ class LmdbWriter:
             self._set_map_bytes(limit)
         while True:
             try:
-                self._commit(batch.keys[part], batch.rows[part], removes)
+                self._commit(*batch.take(part), removes)
                 return True
             except lmdb.MapFullError:
                 before = self._map_bytes()

@@ -130,3 +130,11 @@ def split_keys(keys: U64Array) -> list[bytes]:
 def join_keys(keys: Sequence[bytes]) -> U64Array:
     """Return keys of 8 native bytes as one array."""
     return np.frombuffer(b"".join(keys), np.uint64)
+
+
+def load_kernels(words: int) -> None:
+    """Load or compile what works on rows of `words` words, so that no read or write waits for it."""
+    none, rows = np.zeros(0, np.uint64), np.zeros((0, words), np.uint32)
+    pack_values(none, rows)
+    unpack_values(none, (), words)
+    keep_facts(rows, np.zeros(0, np.bool_), rows)
