@@ -87,6 +87,7 @@ class _Opener:
             words=self._words,
             clock_s=self.clock_s,
             evict=False,
+            eviction="lru" if tier is None else tier.eviction,
             token_bits=self._token_bits,
             namespaces=self._policy.namespaces,
             populate=tier is not None and not self._run.platform.emulated,

@@ -46,6 +46,7 @@ class WriteBuffer:
                 clock_s=clock_s,
                 tier=Tier.NVME,
                 evict=False,
+                eviction="lru",  # it never evicts, and this needs no memory
                 token_bits=token_bits,
             )
             for _ in range(2)

@@ -117,8 +117,8 @@ def _find_queued(layout: Layout, entry: np.uint64) -> np.uint64:
 @inline_kernel
 def _ring_place(ring: U32Array, state: U64Array, behind: np.uint64) -> np.uint64:
     """Return the index of the entry `behind` places behind the oldest, of at most as many as the ring has."""
-    place, size = state[START] + behind, _U64(ring.shape[0])
-    return place - size if place >= size else place
+    place, size = _U64(state[START] + behind), _U64(ring.shape[0])
+    return _U64(place - size) if place >= size else place
 
 
 @inline_kernel
@@ -166,8 +166,8 @@ def queue_note(desk: U64Array, ring: U32Array, ghost: U16Array, state: U64Array,
 
 @inline_kernel
 def _leapt(layout: Layout, bucket: np.uint64, leap: np.uint64) -> np.uint64:
-    bucket += leap
-    return bucket - layout.buckets if bucket >= layout.buckets else bucket
+    bucket = _U64(bucket + leap)
+    return _U64(bucket - layout.buckets) if bucket >= layout.buckets else bucket
 
 
 @inline_kernel
@@ -208,14 +208,14 @@ def _from_queue(state: U64Array, count: int, target: int, sieve: bool) -> bool:
     if state[COUNT] == ZERO:
         state[YOUNG] = ZERO
         return False
-    return state[YOUNG] != ZERO if sieve else np.int64(state[COUNT]) + count >= target
+    return bool(state[YOUNG] != ZERO) if sieve else bool(np.int64(state[COUNT]) + count >= target)
 
 
 @inline_kernel
 def _spared(layout: Layout, slot: np.uint64, uses: np.uint64) -> bool:
     """Judge a record in the queue: used `uses` times or more, it leaves the queue and starts afresh."""
     row = row_of(layout, slot)
-    used = layout.memory[row] & FREQ_MASK >= uses
+    used = bool(layout.memory[row] & FREQ_MASK >= uses)
     layout.memory[row] &= ~STATE_MASK
     return used
 
