@@ -15,7 +15,7 @@ from flashnest.app.compute import calm_openmp
 from flashnest.config import NvmeTierConfig, RunConfig, VramTierConfig
 from flashnest.errors import StoreFullError
 from flashnest.policy import Policy
-from flashnest.record import row_words
+from flashnest.record import Tier, row_words
 from flashnest.report.figures import bytes_text
 from flashnest.runtime.forward import ModelSpec
 from flashnest.storage.cold import ColdOptions, ColdTier
@@ -52,6 +52,7 @@ def open_tiers(run: RunConfig, policy: Policy, output_dir: Path, spec: ModelSpec
         if vram is not None:
             undo.callback(vram.close)
         dram = opener.dram()
+        opener.notice_other_eviction()
         undo.callback(dram.close)
         path, store = opener.nvme_path(output_dir), None
         nvme = run.tiering.tiers.nvme
@@ -92,6 +93,16 @@ class _Opener:
             namespaces=self._policy.namespaces,
             populate=tier is not None and not self._run.platform.emulated,
         )
+
+    def notice_other_eviction(self) -> None:
+        """Say where a rule names another eviction than the DRAM table has: the table's own is what runs."""
+        tier = self._run.tiering.tiers.dram
+        for rule in self._policy.moves.rules if tier is not None else ():
+            if tier is not None and rule.source is Tier.DRAM and rule.using not in (None, tier.eviction):
+                self.notices.append(
+                    f"rule {rule.number} says `using {rule.using}`, the dram tier evicts by {tier.eviction} "
+                    f"(tiering.tiers.dram.eviction={rule.using} makes them agree)"
+                )
 
     def vram(self, tier: VramTierConfig | None) -> Table | None:
         if tier is None:
