@@ -55,37 +55,14 @@ def mask_shorter(keys: U64Array, index: I64Array, out: U64Array) -> None:
 
 
 @kernel
-def longest_hits(state: U8Array, lengths: int, index: I64Array, places: I64Array) -> int:
-    """Find the last hit of each row of a flat batch of rows * `lengths` answers; returns the rows that have one.
-
-    index (rows,): its length, -1 for none; places (rows,): its place in the batch.
-    """
-    hits = 0
-    for r in range(index.shape[0]):
-        index[r] = -1
-        for i in range(lengths):
-            if state[r * lengths + i] == _HIT:
-                index[r], places[r] = i, r * lengths + i
-        hits += index[r] >= 0
-    return hits
-
-
-@kernel
-def take_rows(
-    index: I64Array,
-    places: I64Array,
-    rows: U32Array,
-    code: int,
-    state: U8Array,
-    tier: U8Array,
-    to_rows: U32Array,
-    to_index: I64Array,
+def take_longer(
+    index: I64Array, rows: U32Array, code: int, state: U8Array, tier: U8Array, to_rows: U32Array, to_index: I64Array
 ) -> None:
-    """Give each row that has no longer match yet the record at its place, as `longest_hits` found it."""
+    """Give each row of an answer the record of another, whose `index` is (n,), where that one is longer."""
     for r in range(index.shape[0]):
         if index[r] > to_index[r]:
             state[r], tier[r], to_index[r] = _HIT, code, index[r]
-            to_rows[r] = rows[places[r]]
+            to_rows[r] = rows[r]
 
 
 @kernel

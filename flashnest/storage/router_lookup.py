@@ -14,14 +14,13 @@ from flashnest.hashing import hash_tails
 from flashnest.record import BoolArray, I32Array, I64Array, Tier, U64Array
 from flashnest.storage.cold import ColdTier
 from flashnest.storage.router_kernels import (
-    longest_hits,
     mark_pending,
     mask_shorter,
     pick_hits,
     pick_longer,
     pick_missing,
     take_known,
-    take_rows,
+    take_longer,
 )
 from flashnest.storage.router_tiers import Table, Tiers
 from flashnest.storage.store import Found, State
@@ -119,15 +118,12 @@ class Lookup:
 
     def _vram_longest(self, vram: Table, keys: U64Array, found: Found, index: I64Array) -> None:
         """Ask VRAM for all lengths, DRAM for those longer than what VRAM has."""
-        rows, lengths = keys.shape
-        mine, answers = self._index[:rows], self._answers
-        vram.lookup_many(keys.reshape(-1), answers)
-        hits = longest_hits(answers.state, lengths, mine, self._places)
+        mine, answers = self._index[: len(keys)], self._answers
+        vram.longest_many(keys, answers, mine)
         masked = self._masked[: keys.size].reshape(keys.shape)
         mask_shorter(keys, mine, masked)
         self._dram.longest_many(masked, found, index)
-        if hits:
-            take_rows(mine, self._places, answers.rows, _VRAM, found.state, found.tier, found.rows, index)
+        take_longer(mine, answers.rows, _VRAM, found.state, found.tier, found.rows, index)
 
     def _ask_cold(self, cold: ColdTier, count: int, lengths: int, found: Found, index: I64Array) -> None:
         """Ask the cold tier for the first `count` gathered keys: filter and buffer first, then the queue."""

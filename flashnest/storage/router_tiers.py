@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from flashnest.record import BoolArray, Tier, U32Array, U64Array
+from flashnest.record import BoolArray, I64Array, Tier, U32Array, U64Array
 from flashnest.storage.cold import ColdTier
 from flashnest.storage.router_flights import Flights
 from flashnest.storage.store import Found, Store
@@ -39,6 +39,9 @@ class Table(Store, Protocol):
     @property
     def evicted(self) -> int:
         """Records that the eviction has taken so far."""
+
+    def longest_many(self, keys: U64Array, found: Found, index: I64Array) -> None:
+        """Find the longest stored of each row of keys (n, k), shortest first; index (n,): which it was, -1 for none."""
 
     def insert_fitting(self, keys: U64Array, rows: U32Array) -> BoolArray:
         """Like `insert_many`, rejecting what does not fit."""

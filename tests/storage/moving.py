@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from records import WORDS, Clock, Placement, table_bytes
@@ -13,8 +14,11 @@ from flashnest.record import Admission, BoolArray, FactArrays, I64Array, Tier, U
 from flashnest.storage.cold import ColdOptions, ColdTier
 from flashnest.storage.lmdb import LmdbStore
 from flashnest.storage.router import Router
-from flashnest.storage.store import ColdStore, Found, State, StoreStats
+from flashnest.storage.store import ColdStore, Found, MovePlan, State, StoreStats
 from flashnest.storage.table import DramTable
+
+if TYPE_CHECKING:
+    from flashnest.storage.vram import VramTable
 
 Condition = Callable[[FactArrays], BoolArray]
 
@@ -128,7 +132,7 @@ class Rig:
     router: Router
     dram: DramTable
     cold: ColdTier
-    vram: DramTable
+    vram: DramTable | VramTable
     clock: Clock
     found: Found = field(default_factory=lambda: Found.allocate(1024, WORDS))
     asked: int = 0
@@ -177,6 +181,8 @@ def rig(
     units: int = 20,
     vram_units: int = 20,
     store: ColdStore | DictStore | None = None,
+    vram: VramTable | None = None,
+    plan: MovePlan | None = None,
     placement: Placement | None = None,
     **options: object,
 ) -> Rig:
@@ -185,13 +191,14 @@ def rig(
     disk = store if store is not None else LmdbStore(path, 8 << 20, words=WORDS, clock_s=clock.whole)
     cold = ColdTier(disk, words=WORDS, clock_s=clock.whole, clock=clock, options=ColdOptions(threaded=False, **options))  # type: ignore[arg-type]
     dram = DramTable(table_bytes(units), words=WORDS, clock_s=clock.whole)
-    vram = DramTable(table_bytes(vram_units), words=WORDS, clock_s=clock.whole, tier=Tier.VRAM, evict=False)
+    if vram is None:
+        vram = DramTable(table_bytes(vram_units), words=WORDS, clock_s=clock.whole, tier=Tier.VRAM, evict=False)
     router = Router(
         dram,
         cold,
         placement or Everywhere(),
         vram=vram,
-        moves=Plan(rules, windows_s) if rules else None,
+        moves=plan or (Plan(rules, windows_s) if rules else None),
         clock_s=clock.whole,
         clock_ns=lambda: int(clock.now * 1e9),
     )

@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from moving import IN_DRAM, IN_DRAM_OR_NVME, IN_NVME, IN_VRAM, Everywhere, Rig, Rule, rig
-from records import rows_of, same_chains, spread
+from records import WORDS, rows_of, same_chains, spread
 
+from flashnest.hashing import hash_tails
+from flashnest.policy import compile_policy
 from flashnest.record import HITS, INSERTED, LAST_ACCESS, REFS, Admission, FactArrays, Tier
 from flashnest.storage.store import State, StoreStats
 
@@ -405,6 +407,89 @@ def test_chain_of_vram_alone_and_longest_match_over_three_tiers(make: MakeRig) -
     r.router.submit()
     r.router.wait(0.0)
     assert r.router.drain().tickets.tolist() == [2]
+
+
+def test_moves_to_and_from_the_vram_table_of_tensors(make: MakeRig) -> None:
+    vram = pytest.importorskip("flashnest.storage.vram").VramTable(
+        1 << 20, words=WORDS, clock_s=lambda: 1000, device="cpu", evict=False
+    )
+    r = make(
+        Rule("promote", DRAM, VRAM, lambda facts: (facts.hits >= 1) & (facts.hits < 3)),
+        Rule("promote", NVME, VRAM, was_hit),
+        Rule("demote", VRAM, DRAM, lambda facts: facts.hits >= 3),
+        vram=vram,
+    )
+    low, high = spread(0, 20), spread(100, 20)
+    r.router.insert_many(low, rows_of(low, tokens=IN_DRAM))
+    r.router.insert_many(high, rows_of(high, tokens=IN_NVME))
+    r.router.flush()
+    r.ask(low)
+    r.find(high[:10])
+    r.sweep()
+    assert r.count(low, VRAM) == 20
+    assert r.owners(high)[VRAM].tolist() == [True] * 10 + [False] * 10
+    index = np.zeros(20, np.int64)
+    asked = np.stack([high, low], axis=1)
+    r.router.longest_many(asked, np.arange(20, dtype=np.int64) * 8, r.found, index)
+    assert index.tolist() == [1] * 20
+    assert (r.found.tier[:20] == VRAM).all()
+    assert same_chains(r.found.rows[:20], low)
+    r.ask(low)
+    r.pass_s(31)
+    r.sweep()
+    assert r.count(low, DRAM) == 20
+    assert r.count(low, VRAM) == 0
+    assert same_chains(r.ask(low).rows[:20], low)
+
+
+def test_tails_are_hashed_and_looked_up_in_one_call(make: MakeRig) -> None:
+    r = make()
+    tokens, ends = np.arange(80, dtype=np.int32).reshape(2, 40), np.array([40, 3], np.int32)
+    salts, lengths = np.array([7, 9], np.uint64), np.array([2, 4, 8], np.int32)
+    keys, hashed = np.zeros((2, 3), np.uint64), np.zeros((2, 3), np.uint64)
+    hash_tails(tokens, ends, salts, lengths, hashed)
+    for key, tier in ((hashed[0, 0], IN_DRAM), (hashed[0, 2], IN_NVME), (hashed[1, 0], IN_VRAM)):
+        r.router.insert_many(np.array([key]), rows_of(np.array([key]), tokens=tier))
+    r.router.flush()
+    index, tickets = np.zeros(2, np.int64), np.array([0, 8], np.int64)
+    r.router.longest_tails_many(tokens, ends, salts, lengths, tickets, keys, r.found, index)
+    assert (keys == hashed).all()
+    assert index.tolist() == [0, 0]
+    assert r.found.tier[:2].tolist() == [DRAM, VRAM]
+    r.router.submit()
+    r.router.wait(0.0)
+    answers = r.router.drain()
+    assert answers.tickets.tolist() == [2]
+    assert answers.hit.all()
+    r.router.remove_many(hashed[1, :1])
+    r.router.longest_tails_many(tokens, ends, salts, lengths, tickets, keys, r.found, index)
+    assert index.tolist() == [0, -1]
+
+
+def test_rules_of_a_compiled_policy_move_records(make: MakeRig) -> None:
+    policy = compile_policy(
+        """
+        place tokens >= 32 in dram
+        place otherwise    in nvme
+        class popular = hits in 60s >= 2
+        promote popular from nvme to dram at most 10 rec/s cooldown 30s
+        demote not popular from dram to nvme when fill > 90% until fill < 50% by idle desc
+        """
+    )
+    r = make(placement=policy.placement, plan=policy.moves)
+    short = spread(0, 30)
+    r.router.insert_many(short, rows_of(short, tokens=8))
+    r.router.flush()
+    for _ in range(2):
+        r.find(short)
+    r.sweep()
+    assert r.count(short, DRAM) == 10
+    long = spread(1000, int(0.95 * r.dram.max_records) - 10)
+    r.router.insert_many(long, rows_of(long, tokens=32))
+    r.sweep(3)
+    assert len(r.dram) < 0.5 * r.dram.max_records
+    assert r.count(short, DRAM) == 10, "popular ones stay"
+    assert [rule.number for rule in r.router.stats().moves] == [3, 4]
 
 
 def test_sweep_stops_at_its_budget_and_goes_on_next_time(make: MakeRig) -> None:
