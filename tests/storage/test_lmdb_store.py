@@ -16,7 +16,7 @@ from records import WORDS, Clock, keys_of, rows_of, same_chains, spread
 from flashnest.errors import StoreCorruptError, StoreError, StoreFullError
 from flashnest.record import Tier
 from flashnest.storage.lmdb import LmdbStore
-from flashnest.storage.sealed import split_keys
+from flashnest.storage.sealed import pack_values, split_keys, unpack_values
 from flashnest.storage.store import Found, State
 
 MIB = 1 << 20
@@ -276,6 +276,22 @@ def test_value_of_another_length_or_key_is_damaged(tmp_path: Path) -> None:
     assert same_chains(rows, keys)
     assert position == 0
     store.close()
+
+
+def test_any_turned_bit_is_seen() -> None:
+    keys = spread(3, 1)
+    value = pack_values(keys, rows_of(keys))[0]
+    assert unpack_values(keys, [value], WORDS)[2] == 0
+    turned = []
+    for bit in range(8 * len(value)):
+        damaged = bytearray(value)
+        damaged[bit // 8] ^= 1 << bit % 8
+        turned.append(bytes(damaged))
+    _, whole, count = unpack_values(np.repeat(keys, len(turned)), turned, WORDS)
+    assert count == len(turned) == 8 * 76
+    assert not whole.any()
+    others = keys ^ (np.uint64(1) << np.arange(64, dtype=np.uint64))
+    assert unpack_values(others, [value] * 64, WORDS)[2] == 64, "a record under another key"
 
 
 def test_walk_from_a_position_brings_every_record_once_in_key_order(tmp_path: Path) -> None:
