@@ -49,10 +49,11 @@ GHOST_LINE: Final = 32
 """uint16 in a ghost line: where the next mark goes, and the marks."""
 GHOST_MARKS: Final = GHOST_LINE - 1
 
-_STEPS: Final = 32
-_FIRST_STEPS: Final = 256
-"""A call looks at 32 records a victim and 256 more by its rules, as many again in the queue alone, and then takes what
-the hand meets. Where every record is hot a victim costs 64 looks, some 0.6 us, and never a round of the table."""
+_STEPS: Final = 8
+_FIRST_STEPS: Final = 128
+"""A call looks at 8 records a victim and 128 more by its rules, as many again in the queue alone, and then takes what
+the hand meets: never a round of the table. Where all were hot 4096 victims took 2.8 us each, removal included (with 32
+looks 9.2 us); on Zipf traces of 70 to 92 % hits, 16 to 2048 keys at once, 8 and 32 looks gave the same hits."""
 _AHEAD = np.uint64(AHEAD)
 _U64 = np.uint64
 _S32, _LOW16, _TWO = _U64(32), _U64(0xFFFF), _U64(2)
@@ -181,7 +182,7 @@ def next_slot(layout: Layout, state: U64Array) -> np.uint64:
     if state[BUCKET] == ZERO:
         state[LANE] = (lane + ONE) % KEYS
         state[YOUNG] |= _U64(state[LANE] == ZERO)
-    return (bucket << THREE) | lane
+    return _U64((bucket << THREE) | lane)
 
 
 @inline_kernel
