@@ -138,6 +138,13 @@ def key_of(layout: Layout, slot: np.uint64) -> np.uint64:
 
 
 @inline_kernel
+def copy_row(layout: Layout, row: np.uint64, source: U64Array, item: np.uint64) -> None:
+    """Write the packed row at index `item` of `source` to index `row` of memory."""
+    for word in range(np.int64(layout.row)):
+        layout.memory[row + _U64(word)] = source[item + _U64(word)]
+
+
+@inline_kernel
 def ask_bucket(layout: Layout, key: np.uint64) -> None:
     """Ask for a key's first bucket line."""
     prefetch_keys(layout.memory, line_of(layout, home(key, layout.buckets)))

@@ -1,4 +1,4 @@
-"""Machine code of the DRAM table, the half that changes it: insert, learn, remove, feedback, clear. Owns no memory.
+"""Machine code of the DRAM table, the half that puts records in: insert, learn, feedback. Owns no memory.
 
 The layout and the probing are those of `kernels_layout.py`. Whatever changes which row a key has, or where it lies,
 happens between `begin_change` and `end_change` of that key, so that readers in other threads notice. Use of a record
@@ -18,7 +18,6 @@ from flashnest.record import CHAIN, MAX_NGRAM_LENGTHS, BoolArray, I32Array, U32A
 from flashnest.storage.kernels_layout import (
     ABSENT,
     BLOCK,
-    BUCKET_KEYS,
     INSERTS,
     KEY_MASK,
     KEYS,
@@ -31,13 +30,13 @@ from flashnest.storage.kernels_layout import (
     Layout,
     ask_bucket,
     begin_change,
+    copy_row,
     count_mask,
     end_change,
     find,
     find_free,
     home,
     intern,
-    key_of,
     layout_of,
     line_of,
     next_bucket,
@@ -55,12 +54,6 @@ _POSITIONS: Final = BLOCK // 4
 
 
 @inline_kernel
-def _copy(layout: Layout, row: np.uint64, source: U64Array, item: np.uint64) -> None:
-    for word in range(np.int64(layout.row)):
-        layout.memory[row + _U64(word)] = source[item + _U64(word)]
-
-
-@inline_kernel
 def _overwrite(layout: Layout, slot: np.uint64, key: np.uint64, new: U64Array, item: np.uint64) -> None:
     """Replace a stored row, keeping its facts unless its kind or first continuation token changes."""
     row = row_of(layout, slot)
@@ -70,7 +63,7 @@ def _overwrite(layout: Layout, slot: np.uint64, key: np.uint64, new: U64Array, i
     else:
         new[item] |= low & QUEUE_MASK
     begin_change(layout, key)
-    _copy(layout, row, new, item)
+    copy_row(layout, row, new, item)
     end_change(layout, key)
 
 
@@ -110,7 +103,7 @@ def _put(layout: Layout, key: np.uint64, packed: U64Array, item: np.uint64) -> i
     if key == ZERO or layout.desk[RECORDS] >= layout.desk[MAX_RECORDS]:
         return -1
     begin_change(layout, key)
-    _copy(layout, row_of(layout, _claim(layout, key)), packed, item)
+    copy_row(layout, row_of(layout, _claim(layout, key)), packed, item)
     end_change(layout, key)
     layout.desk[RECORDS] += ONE
     return 1
@@ -215,90 +208,6 @@ def table_learn(
     return inserted, updated, refused
 
 
-@inline_kernel
-def _uncount(layout: Layout, key: np.uint64, first: np.uint64, last: np.uint64) -> None:
-    """Take a key out of the counts of buckets first..last-1, which it had passed."""
-    mask = count_mask(key)
-    one = mask & (ZERO - mask)
-    while first != last:
-        line = line_of(layout, first)
-        if layout.memory[line + KEYS] & mask != mask:
-            layout.memory[line + KEYS] -= one
-        first = next_bucket(layout, first)
-
-
-@inline_kernel
-def _distance(layout: Layout, first: np.uint64, last: np.uint64) -> np.uint64:
-    """Return how many buckets a walk from `first` to `last` passes."""
-    return last - first if last >= first else last + layout.buckets - first
-
-
-@inline_kernel
-def _passed(layout: Layout, hole: np.uint64, bucket: np.uint64) -> np.uint64:
-    """Return the lane in `bucket` of a key that had passed bucket `hole` on its way, or KEYS where there is none."""
-    away, line = _distance(layout, hole, bucket), line_of(layout, bucket)
-    for lane in range(BUCKET_KEYS):
-        key = layout.memory[line + _U64(lane)]
-        if key != ZERO and _distance(layout, home(key, layout.buckets), bucket) >= away:
-            return _U64(lane)
-    return KEYS
-
-
-@inline_kernel
-def _find_passed(layout: Layout, hole: np.uint64) -> np.uint64:
-    """Return the nearest slot of a key that had passed bucket `hole`, or ABSENT."""
-    bucket = next_bucket(layout, hole)
-    while bucket != hole:
-        lane = _passed(layout, hole, bucket)
-        if lane != KEYS:
-            return (bucket << THREE) | lane
-        bucket = next_bucket(layout, bucket)
-    return ABSENT  # only where counts are stuck at their most
-
-
-@inline_kernel
-def _release(layout: Layout, slot: np.uint64) -> None:
-    """Free a slot, then pull back keys that had passed it, until no bucket with a free slot was passed by any.
-
-    Without the pulling back, keys stay where a once full table put them: after ten times its records had come and gone
-    at load 0.8 an absent key cost 19 lines; with it, 2.1, as in a table filled once.
-    """
-    memory, key = layout.memory, key_of(layout, slot)
-    begin_change(layout, key)
-    _uncount(layout, key, home(key, layout.buckets), slot >> THREE)
-    memory[line_of(layout, slot >> THREE) + (slot & KEYS)] = ZERO
-    end_change(layout, key)
-    while memory[line_of(layout, slot >> THREE) + KEYS] != ZERO:
-        other = _find_passed(layout, slot >> THREE)
-        if other == ABSENT:
-            return
-        key = key_of(layout, other)
-        begin_change(layout, key)
-        _copy(layout, row_of(layout, slot), memory, row_of(layout, other))
-        memory[line_of(layout, slot >> THREE) + (slot & KEYS)] = key
-        _uncount(layout, key, slot >> THREE, other >> THREE)
-        memory[line_of(layout, other >> THREE) + (other & KEYS)] = ZERO
-        end_change(layout, key)
-        slot = other
-
-
-@kernel
-def table_remove(desk: U64Array, keys: U64Array, removed: BoolArray) -> int:
-    """Remove records; writes whether each was there, returns how many."""
-    layout, count = layout_of(desk), 0
-    for start in range(0, keys.shape[0] + BLOCK, BLOCK):
-        for i in range(start, min(start + BLOCK, keys.shape[0])):
-            ask_bucket(layout, keys[i])
-        for i in range(max(0, start - BLOCK), min(start, keys.shape[0])):
-            slot = find(layout, keys[i])
-            removed[i] = slot != ABSENT
-            if removed[i]:
-                _release(layout, slot)
-                count += 1
-    desk[RECORDS] -= _U64(count)
-    return count
-
-
 @kernel
 def table_feedback(desk: U64Array, keys: U64Array, drafted: U32Array, accepted: U32Array) -> None:
     """Add draft counts to the records that are there."""
@@ -307,19 +216,3 @@ def table_feedback(desk: U64Array, keys: U64Array, drafted: U32Array, accepted: 
         slot = find(layout, keys[i])
         if slot != ABSENT:
             feed_row(layout.memory, row_of(layout, slot), drafted[i], accepted[i])
-
-
-@kernel
-def table_clear(desk: U64Array) -> None:
-    """Forget every record."""
-    layout = layout_of(desk)
-    for bucket in range(np.int64(layout.buckets)):
-        line = line_of(layout, _U64(bucket))
-        for lane in range(BUCKET_KEYS):
-            key = layout.memory[line + _U64(lane)]
-            if key != ZERO:
-                begin_change(layout, key)
-                layout.memory[line + _U64(lane)] = ZERO
-                end_change(layout, key)
-        layout.memory[line + KEYS] = ZERO
-    desk[RECORDS] = ZERO

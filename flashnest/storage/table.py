@@ -7,27 +7,26 @@ at the resolution that `packed.py` states.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from typing import Final, NoReturn
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
-from flashnest.errors import StoreClosedError, StoreFullError
-from flashnest.record import BoolArray, I32Array, I64Array, Tier, U32Array, U64Array
+from flashnest.errors import StoreFullError
+from flashnest.record import BoolArray, I32Array, Tier, U32Array, U64Array
 from flashnest.storage import desk as memory
-from flashnest.storage import kernels, kernels_layout, kernels_peek, kernels_write
+from flashnest.storage import kernels_layout, kernels_remove, kernels_write
 from flashnest.storage.desk import PageToucher
 from flashnest.storage.eviction import Evictor, evictor_bytes, evictor_of
 from flashnest.storage.kernels_layout import UNIT_KEYS
 from flashnest.storage.packed import TOKEN_BITS
-from flashnest.storage.store import ClockS, Found, StoreStats
+from flashnest.storage.store import ClockS, StoreStats
+from flashnest.storage.table_reads import TableReads
 
 MAX_LOAD: Final = 0.8
 """Share of slots that may be taken. Bucket lines that a hit / a miss reads: 1.12 / 1.6 at 0.75, 1.19 / 2.1 at 0.8,
 1.3 / 3.1 at 0.85."""
 
-_SCAN_RECORDS: Final = 8192
 _INSERT_RECORDS: Final = 4096
 _LEARN_POSITIONS: Final = 1024
 
@@ -46,7 +45,7 @@ def _units_within(room_bytes: int, unit_bytes: int, eviction: str) -> int:
     return low
 
 
-class DramTable:
+class DramTable(TableReads):
     """A `Store` in DRAM. One thread owns it, as the protocol says; kernels release the GIL.
 
     `peek_many` is for any other thread at any time; everything else is the owner's. With `evict` a full table makes
@@ -82,28 +81,19 @@ class DramTable:
                 why=f"the smallest table takes {unit_bytes + evictor_bytes(eviction, _records(1)) + fixed} bytes",
                 fix=f"give the {tier.name.lower()} tier a larger capacity",
             )
-        self.tier = tier
-        self._code, self._words, self._budget_bytes = int(tier), words, budget_bytes
-        self._clock_s, self._evict = clock_s, evict
         self._memory = memory.allocate(budget_bytes, units, words, token_bits)
-        self._desk = self._memory.desk
+        super().__init__(self._memory.desk, words=words, tier=tier, clock_s=clock_s)
+        self._budget_bytes, self._evict = budget_bytes, evict
         self._max_records = _records(units)
         self._desk[kernels_layout.MAX_RECORDS] = self._max_records
         self._evictor: Evictor = evictor_of(eviction, self._desk, clock_s)
         self._bytes_used = self._memory.allocated.nbytes + self._evictor.bytes_used
-        self._closed = False
-        self._bound: Found | None = None
         self._removes = self._rejected = self._evicted = 0
         kernels_layout.table_reserve(self._desk, np.array(namespaces, np.uint32))
         self._pages = PageToucher(self._memory.memory) if populate else None
 
     def __len__(self) -> int:
         return int(self._desk[kernels_layout.RECORDS])
-
-    @property
-    def words(self) -> int:
-        """uint32 words in a row."""
-        return self._words
 
     @property
     def bytes_used(self) -> int:
@@ -129,66 +119,6 @@ class DramTable:
         """Return when all memory was taken from the machine; at once without `populate`."""
         if self._pages is not None:
             self._pages.wait()
-
-    def lookup_many(self, keys: U64Array, found: Found) -> None:
-        """See `Store.lookup_many`."""
-        if found is not self._bound:
-            self._bind(found)
-        if kernels.table_lookup(self._desk, keys, self._clock_s()) < 0:
-            self._refuse(len(keys), found)
-
-    def longest_many(self, keys: U64Array, found: Found, index: I64Array) -> None:
-        """Find the longest stored n-gram of each sequence in one call.
-
-        keys uint64 (n, k): a sequence's keys, shortest length first, 0 where there is none; index int64 (capacity,)
-        receives which of the k it was, -1 for none. Only the record taken counts as hit. Counts n lookups.
-        """
-        if found is not self._bound:
-            self._bind(found)
-        if kernels.table_longest(self._desk, keys, index, self._clock_s()) < 0:
-            self._refuse(len(keys), found)
-
-    def longest_tails_many(
-        self,
-        tokens: I32Array,
-        ends: I32Array,
-        salts: U64Array,
-        lengths: I32Array,
-        keys: U64Array,
-        found: Found,
-        index: I64Array,
-    ) -> None:
-        """Hash the tails of n sequences and find the longest stored n-gram of each, in one call.
-
-        tokens int32 (n, width), ends int32 (n,), salts uint64 (n,), lengths int32 (k,) as in `hashing.hash_tails`;
-        keys uint64 (n, k) receives the keys; found and index as in `longest_many`.
-        """
-        if found is not self._bound:
-            self._bind(found)
-        now = self._clock_s()
-        if kernels.table_longest_tails(self._desk, tokens, ends, salts, lengths, keys, index, now) < 0:
-            self._refuse(len(keys), found)
-
-    def peek_many(self, keys: U64Array, found: Found) -> None:
-        """Answer like `lookup_many` and touch nothing: for any thread, while the owner does what it likes.
-
-        Each row is one state of its record; a record that is stored throughout is found. On a closed table everything
-        is a MISS or what it last was.
-        """
-        if len(keys) > found.capacity or found.rows.shape[1] != self._words:
-            self._refuse(len(keys), found)
-        desk, done, now = self._desk, 0, self._clock_s()
-        while done < len(keys):
-            done = kernels_peek.table_peek(desk, keys, found.state, found.tier, found.rows, self._code, now, done)
-            if done < len(keys):
-                time.sleep(0)  # the writer was interrupted within a change: give it the core
-
-    def contains_many(self, keys: U64Array) -> BoolArray:
-        """See `Store.contains_many`."""
-        self._check_open()
-        there = np.empty(len(keys), np.bool_)
-        kernels.table_contains(self._desk, keys, there)
-        return there
 
     def insert_many(self, keys: U64Array, rows: U32Array) -> BoolArray:
         """See `Store.insert_many`. A row with INSERTED 0 gets the store's time as INSERTED and LAST_ACCESS.
@@ -263,7 +193,7 @@ class DramTable:
         """See `Store.remove_many`."""
         self._check_open()
         removed = np.empty(len(keys), np.bool_)
-        self._removes += kernels_write.table_remove(self._desk, keys, removed)
+        self._removes += kernels_remove.table_remove(self._desk, keys, removed)
         return removed
 
     def victims(self, records: int) -> tuple[U64Array, U32Array]:
@@ -274,11 +204,6 @@ class DramTable:
         self._check_open()
         keys = self._evictor.victims(max(0, min(records, len(self))))
         return keys, self._read(keys)
-
-    def _read(self, keys: U64Array) -> U32Array:
-        rows, there = np.empty((len(keys), self._words), np.uint32), np.empty(len(keys), np.bool_)
-        kernels.table_read(self._desk, keys, rows, there, self._clock_s())
-        return rows
 
     def spare_many(self, keys: U64Array) -> None:
         """Tell the algorithm that these victims were not taken: they count as just used."""
@@ -292,7 +217,7 @@ class DramTable:
         parts = [(np.zeros(0, np.uint64), np.zeros((0, self._words), np.uint32))]
         while wanted > 0:
             keys, rows = self.victims(wanted)
-            kernels_write.table_remove(self._desk, keys, np.empty(len(keys), np.bool_))
+            kernels_remove.table_remove(self._desk, keys, np.empty(len(keys), np.bool_))
             parts.append((keys, rows))
             wanted -= len(keys)
             self._evicted += len(keys)
@@ -303,32 +228,10 @@ class DramTable:
         self._check_open()
         kernels_write.table_feedback(self._desk, keys, drafted, accepted)
 
-    def scan_slice(self, hand: int, records: int) -> tuple[U64Array, U32Array, int]:
-        """Read the records from `hand` on, about `records` of them, at least one bucket's; touches nothing.
-
-        Returns keys (n,), rows (n, words) and the hand to go on with, 0 after the last. The table may change between
-        calls: a record that stays where it is, is seen once.
-        """
-        self._check_open()
-        room = max(records, kernels_layout.BUCKET_KEYS)
-        keys, rows = np.empty(room, np.uint64), np.empty((room, self._words), np.uint32)
-        count, hand = kernels.table_scan(self._desk, hand, keys, rows, self._clock_s())
-        return keys[:count], rows[:count], 0 if hand >= self._desk[kernels_layout.BUCKETS] else hand
-
-    def scan(self) -> Iterator[tuple[U64Array, U32Array]]:
-        """See `Store.scan`; batches are fresh arrays of up to 8192 records."""
-        hand = 0
-        while True:
-            keys, rows, hand = self.scan_slice(hand, _SCAN_RECORDS)
-            if len(keys):
-                yield keys, rows
-            if hand == 0:
-                return
-
     def clear(self) -> None:
         """Forget every record; counters run on."""
         self._check_open()
-        kernels_write.table_clear(self._desk)
+        kernels_remove.table_clear(self._desk)
         self._evictor.clear()
 
     def stats(self) -> StoreStats:
@@ -359,21 +262,3 @@ class DramTable:
         desk[[kernels_layout.BUCKETS, kernels_layout.CAPACITY]] = 0
         del self._memory, self._evictor
         self._desk, self._bound = desk, None
-
-    def _bind(self, found: Found) -> None:
-        """Note the buffers' addresses in the desk, once for as long as the same buffers come."""
-        self._check_open()
-        if not kernels_layout.table_bind(self._desk, found.state, found.tier, found.rows, self._code):
-            self._refuse(found.capacity, found)
-        self._bound = found
-
-    def _refuse(self, keys: int, found: Found) -> NoReturn:
-        self._check_open()
-        raise ValueError(
-            f"{keys} keys and rows of {self._words} words do not fit answer buffers for {found.capacity} keys and rows "
-            f"of {found.rows.shape[1]} words"
-        )
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreClosedError(f"the {self.tier.name.lower()} table is closed")

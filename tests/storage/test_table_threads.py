@@ -12,7 +12,7 @@ from records import WORDS, keys_of, rows_of, same_chains, spread, table_bytes
 
 from flashnest.errors import StoreClosedError
 from flashnest.record import CHAIN, HITS, META
-from flashnest.storage import kernels_peek, kernels_write
+from flashnest.storage import kernels_peek, kernels_remove
 from flashnest.storage.desk import PageToucher
 from flashnest.storage.kernels_layout import STRIPE_COUNT, STRIPES, home
 from flashnest.storage.lines import u32_at
@@ -202,4 +202,4 @@ def test_a_large_table_closes_while_its_pages_are_being_touched() -> None:
     table = DramTable(256 << 20, words=WORDS, clock_s=lambda: 5)
     table.close()
     assert not [one for one in threading.enumerate() if one.name == "flashnest-pages"]
-    assert kernels_write.table_remove(table._desk, keys_of(0), np.zeros(1, np.bool_)) == 0
+    assert kernels_remove.table_remove(table._desk, keys_of(0), np.zeros(1, np.bool_)) == 0
