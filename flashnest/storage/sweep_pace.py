@@ -76,11 +76,12 @@ class Pass:
     def __init__(self, pass_s: float, started_ns: int) -> None:
         self._pass_ns = pass_s * 1e9
         self._started_ns = started_ns
-        self._seen = 0
+        self._seen = self._most = 0
 
     def is_due(self, records: int, now_ns: int) -> bool:
         """Whether the pass is behind its pace over `records`. The first slice is due as the pass starts."""
-        return self._seen * self._pass_ns <= (now_ns - self._started_ns) * records
+        self._most = max(self._most, records)  # a pass that empties the tier must not slow itself down
+        return self._seen * self._pass_ns <= (now_ns - self._started_ns) * self._most
 
     def advance(self, records: int) -> None:
         """Count records seen."""
@@ -89,4 +90,4 @@ class Pass:
     def end(self, now_ns: int) -> None:
         """Say that the tier's end was reached; the next pass starts a whole time after this one did, or now if late."""
         self._started_ns = max(self._started_ns + int(self._pass_ns), now_ns)
-        self._seen = 0
+        self._seen = self._most = 0

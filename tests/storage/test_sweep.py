@@ -435,8 +435,9 @@ def test_moves_to_and_from_the_vram_table_of_tensors(make: MakeRig) -> None:
     assert (r.found.tier[:20] == VRAM).all()
     assert same_chains(r.found.rows[:20], low)
     r.ask(low)
-    r.pass_s(31)
-    r.sweep()
+    for _ in range(2):  # the pass under way has seen the table's start already
+        r.pass_s(31)
+        r.sweep()
     assert r.count(low, DRAM) == 20
     assert r.count(low, VRAM) == 0
     assert same_chains(r.ask(low).rows[:20], low)
