@@ -142,7 +142,7 @@ class _Opener:
             flush_records=tier.flush_records,
             flush_interval_s=tier.flush_interval_s,
         )
-        return ColdTier(store, words=self._words, clock_s=self.clock_s, options=options)
+        return ColdTier(store, words=self._words, clock_s=self.clock_s, options=options, token_bits=self._token_bits)
 
     def nvme_path(self, output_dir: Path) -> Path | None:
         nvme = self._run.tiering.tiers.nvme
