@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from flashnest import record
-from flashnest.hashing import hash_tail
+from flashnest.hashing import hash_four_positions, hash_tail
 from flashnest.jit import inline_kernel, kernel
 from flashnest.record import CHAIN, MAX_NGRAM_LENGTHS, BoolArray, I32Array, U32Array, U64Array
 from flashnest.storage.kernels_layout import (
@@ -51,6 +51,8 @@ _CHAIN = _U64(CHAIN)
 _TOKENS_SHIFT, _LENGTH_SHIFT = np.uint32(8), np.uint32(16)
 _POSITIONS: Final = BLOCK // 4
 """Positions whose n-grams `table_learn` stores together."""
+_RING: Final = 4 * _POSITIONS
+"""Positions whose keys it keeps meanwhile: three blocks, rounded up to a power of two."""
 
 
 @inline_kernel
@@ -154,6 +156,26 @@ def _ngram_row(row: U32Array, tokens: I32Array, position: int, length: int, name
         row[_CHAIN + _U64(j)] = np.uint32(tokens[position + j])
 
 
+@inline_kernel
+def _hash_block(
+    layout: Layout, tokens: I32Array, start: int, stop: int, salt: np.uint64, lengths: I32Array, keys: U64Array
+) -> None:
+    """Hash the n-grams before positions start..stop-1 into the ring `keys`, 0 where none, and ask for their buckets."""
+    p, step = start, lengths.shape[0]
+    while p < stop:
+        at = p & (_RING - 1)
+        if p + 4 <= stop and at + 4 <= _RING and p >= lengths[step - 1]:
+            hash_four_positions(tokens, p, lengths, salt, keys[at:])
+            p += 4
+        else:
+            for k in range(hash_tail(tokens, p, lengths, salt, keys[at]), step):
+                keys[at, k] = ZERO
+            p += 1
+    for p in range(start, stop):
+        for k in range(step):
+            ask_bucket(layout, keys[p & (_RING - 1), k])
+
+
 @kernel
 def table_learn(
     desk: U64Array,
@@ -176,26 +198,22 @@ def table_learn(
     """
     layout, step = layout_of(desk), lengths.shape[0]
     words, size = layout.words, np.int64(layout.row)
-    keys, packed = np.zeros((3 * _POSITIONS, MAX_NGRAM_LENGTHS), np.uint64), np.empty(size, np.uint64)
+    keys, packed = np.zeros((_RING, MAX_NGRAM_LENGTHS), np.uint64), np.empty(size, np.uint64)
     row, scratch = np.empty(words, np.uint32), np.empty(size, np.uint64)
     name, inserted, updated, refused = intern(layout, np.uint32(namespace)), 0, 0, 0
     for at in range(start, stop + 2 * _POSITIONS, _POSITIONS):
-        for p in range(at, min(at + _POSITIONS, stop)):
-            ring = keys[p % (3 * _POSITIONS)]
-            for k in range(hash_tail(tokens, p, lengths, salt, ring), step):
-                ring[k] = ZERO
-            for k in range(step):
-                ask_bucket(layout, ring[k])
+        _hash_block(layout, tokens, at, min(at + _POSITIONS, stop), salt, lengths, keys)
         for p in range(max(start, at - _POSITIONS), min(at, stop)):
             for k in range(step):
-                _ask_row(layout, keys[p % (3 * _POSITIONS), k])
+                _ask_row(layout, keys[p & (_RING - 1), k])
         for p in range(max(start, at - 2 * _POSITIONS), min(at - _POSITIONS, stop)):
             _ngram_row(row, tokens, p, length, np.uint32(namespace))
             pack_row(packed, ZERO, row, ZERO, words, layout.bits, name, now)
             for k in range(step):
-                key = keys[p % (3 * _POSITIONS), k]
+                key = keys[p & (_RING - 1), k]
                 if key != ZERO:
-                    scratch[:] = packed
+                    for word in range(size):
+                        scratch[word] = packed[word]
                     scratch[0] |= _U64(lengths[k])
                     new = _put(layout, key, scratch, ZERO)
                     if new < 0:
