@@ -174,7 +174,7 @@ def play(model: Model, actions: list[tuple[str, list[int], int]]) -> None:
     model.rig.router.close()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(units=st.integers(1, 4), room=st.integers(20, 200), actions=st.lists(ACTION, min_size=5, max_size=60))
 def test_one_owner_under_any_interleaving(tmp_path: Path, units: int, room: int, actions: list) -> None:
     play(Model(small(tmp_path, units, DictStore(room))), actions)
