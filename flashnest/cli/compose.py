@@ -161,7 +161,9 @@ def _unknown_key(key: str) -> ConfigError:
     section = section_at(parents)
     known = keys_of(section) if section else []
     if last in known:
-        return ConfigError(f"{key}: not in the chosen options", why="their files leave it out", fix=f"write +{key}=VALUE")
+        return ConfigError(
+            f"{key}: not in the chosen options", why="their files leave it out", fix=f"write +{key}=VALUE"
+        )
     hint = did_you_mean(last, known)
     listed = f"keys of {'.'.join(parents) or 'the config'}: {', '.join(known)}" if known else "see --cfg job"
     return ConfigError(f"{key}: unknown key on the command line", why=listed, fix=hint)

@@ -2,7 +2,7 @@
 
 Rules, each paid for by a measurement (`docs/architecture.md`, storage): no readahead (it pulled 112 MB into the page
 cache for 430 reads); LMDB's default sync and one transaction a batch; never writemap; the map grows when it is full, up
-to the capacity; short read transactions; file format 0.9; nothing crosses a fork.
+to the capacity; no read transaction outlives a write; file format 0.9; nothing crosses a fork.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ class LmdbStore:
                     capacity_bytes=self._capacity,
                     clock_s=clock_s,
                     map_lock=self._map_lock,
+                    reader=self._reader,
                 )
             except BaseException:
                 self._env.close()
@@ -254,6 +255,7 @@ class LmdbStore:
             return
         self._closed = True
         with self._write_lock, self._map_lock:
+            self._reader.release_locked()
             self._env.close()
         if not self._writer.broken:
             self._directory.mark_clean()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,7 @@ import numpy as np
 from flashnest.errors import StoreError
 from flashnest.record import INSERTED, LAST_ACCESS, BoolArray, I64Array, U32Array, U64Array
 from flashnest.storage.cold_pace import SLICE_RECORDS, give_way
+from flashnest.storage.lmdb_reader import LmdbReader
 from flashnest.storage.sealed import SEAL_BYTES, keep_facts, pack_values, split_keys, unpack_values
 from flashnest.storage.store import ClockS
 
@@ -48,7 +50,8 @@ class LmdbWriter:
     """Writes records to an open environment. One thread at a time.
 
     Inserts may use the file up to `insert_limit_bytes`, removals up to `capacity_bytes`. The map is resized under
-    `map_lock`, which readers hold during their transactions: LMDB allows none in the process meanwhile.
+    `map_lock`, which readers hold: LMDB allows no transaction in the process meanwhile. `reader` gives its snapshot up
+    around each write.
     """
 
     def __init__(
@@ -62,7 +65,9 @@ class LmdbWriter:
         capacity_bytes: int,
         clock_s: ClockS,
         map_lock: threading.Lock,
+        reader: LmdbReader,
     ) -> None:
+        self._reader = reader
         self._env, self._db, self._file, self._words = env, db, file, words
         record_bytes = 8 + 4 * words + SEAL_BYTES + _NODE_BYTES
         self._insert_limit, self._capacity = insert_limit_bytes, capacity_bytes
@@ -154,12 +159,16 @@ class LmdbWriter:
 
     def _set_map_bytes(self, size: int) -> None:
         with self._map_lock:
+            self._reader.release_locked()
             self._env.set_mapsize(size)
 
     def _commit(self, keys: U64Array, rows: U32Array, removes: U64Array) -> None:
         """Write one transaction, giving way to other threads every `SLICE_RECORDS` records."""
         removed = updated = 0
-        with self._env.begin(write=True, db=self._db) as txn:
+        with ExitStack() as stack:
+            stack.callback(self._reader.release)  # after the commit: what was written is seen from then on
+            self._reader.release()
+            txn = stack.enter_context(self._env.begin(write=True, db=self._db))
             for start in range(0, len(removes), SLICE_RECORDS):
                 removed += sum(map(txn.delete, split_keys(removes[start : start + SLICE_RECORDS])))
                 give_way()

@@ -367,6 +367,25 @@ def test_hits_write_nothing(tmp_path: Path) -> None:
     store.close()
 
 
+def test_lookups_between_two_writes_do_not_touch_the_lock_file(tmp_path: Path) -> None:
+    """A transaction that begins dirties its page, which the kernel writes back sooner or later: here at once."""
+    store = open_store(tmp_path / "db")
+    found = Found.allocate(100, WORDS)
+    for start in (0, 100):
+        fill(store, start, 100)
+        store.lookup_many(spread(start, 100), found)
+        lock = os.open(tmp_path / "db" / "lock.mdb", os.O_RDWR)
+        os.fsync(lock)
+        written = _bytes_written()
+        for _ in range(5):
+            store.lookup_many(spread(start, 100), found)
+            assert (found.state == State.HIT).all()
+            os.fsync(lock)
+        os.close(lock)
+        assert _bytes_written() == written
+    store.close()
+
+
 def test_failed_commit_is_reported_and_never_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path / "db")
     fill(store, 0, 10)
