@@ -121,7 +121,7 @@ def measure(names: Sequence[str], common: Sequence[str], *, rounds: int, block: 
     return [
         Result(
             case,
-            {"tiering": name, "streams": streams[0].app.concurrency},
+            {"tiering": name},
             value,
             unit_of(case),
             REFERENCE,
@@ -153,7 +153,7 @@ def main() -> None:
     names = list(dict.fromkeys([REFERENCE, *options.cases.split(",")]))
     common = [
         f"+platform={options.platform}",
-        *(f"platform.table.dram={options.dram}", "platform.table.nvme=4GiB", "workload.requests=512"),
+        *(f"platform.table.dram={options.dram}", "platform.table.nvme=512MiB", "workload.requests=512"),
         *options.set,
     ]
     results = measure(names, common, rounds=options.rounds, block=options.block, warm=options.warm)

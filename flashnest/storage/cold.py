@@ -242,7 +242,7 @@ class ColdTier:
             updates=disk.updates,
             removes=self._intake.removes,
             rejected=self._intake.rejected + self._writes.rejected,
-            evicted=0,
+            evicted=disk.evicted,
             fill=self._intake.room.fill(disk),
         )
 

@@ -57,11 +57,12 @@ class ColdIntake:
         """Write the records at `put`; adds to `taken`, (n,), those that were taken, and returns it."""
         if len(put):
             mine, new = keys[put], rows[put]
-            self._touches.take_many(mine, new)
+            self._touches.merge_many(mine, new)
             took = self._writes.put_many(mine, new)
             self._rebuilds.tick()
             taken[put] = took
             done = mine[took]
+            self._touches.forget_many(done)  # only now: what was refused keeps its hits
             self._filter.add_many(done)
             self._marks.forget_many(done)
             self.inserts += len(done)

@@ -84,6 +84,7 @@ class Router:
         no_tokens, lengths = np.zeros((0, 1), np.int32), np.ones(1, np.int32)
         ends, index = np.zeros(0, np.int32), np.zeros(1, np.int64)
         self._lookup.longest_tails_many(no_tokens, ends, keys, lengths, tickets, no_keys, found, index)
+        self._lookup.compile()
         self._placer.insert_many(keys, rows)
         self._dram.evict_many(0)
         if self._cold is not None:

@@ -49,6 +49,16 @@ class Lookup:
         self._hit_places = np.zeros(keys, np.int64)
         self._answers = Found.allocate(keys, self._words)
 
+    def compile(self) -> None:
+        """Load or compile the kernels that a lookup reaches only where records are; see `Router`."""
+        keys, tickets, no_keys = np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros((0, 1), np.uint64)
+        found, index, none = Found.allocate(1, self._words), np.zeros(1, np.int64), np.zeros(0, np.bool_)
+        self._take_known(none, 1, _NVME, found, _NO_INDEX)
+        mark_pending(1, none, self._places, found.state)
+        if self._tiers.vram is not None:
+            self._vram_many(self._tiers.vram, keys, tickets, found)
+            self._vram_longest(self._tiers.vram, no_keys, found, index)
+
     def many(self, keys: U64Array, tickets: I64Array, found: Found) -> None:
         """See `Router.lookup_many`."""
         n = len(keys)

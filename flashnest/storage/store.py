@@ -135,7 +135,7 @@ class ColdStore(Store, Protocol):
         promised. For the writer's thread."""
 
     def scan_from(self, position: int, records: int) -> tuple[U64Array, U32Array, int]:
-        """Read about `records` records from `position` on: keys (n,), rows (n, words), where to go on, 0 after the last.
+        """Read about `records` records from `position` on: keys (n,), rows (n, words), where to go on (0: at the end).
 
         Positions are the engine's own; 0 is the start. The store may change between calls. For the writer's thread.
         """

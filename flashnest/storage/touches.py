@@ -3,7 +3,8 @@
 A hit must not write to NVMe (a touched record costs LMDB a 4 KiB page), yet policies ask for `hits` and `idle` of cold
 records. So they are counted here, 16 bytes a record: key, hits since noted, last access; four entries share a cache
 line and a key belongs to one line, so a touch costs one miss. A new key takes the entry of its line that was touched
-longest ago. Counts reach NVMe with a record that is written anyway (`take_many`). Never touches a store.
+longest ago. Counts reach NVMe with a record that is written anyway: merged into its row, then forgotten. Never touches
+a store.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def _touch(memory: U64Array, keys: U64Array, now: int) -> None:
 
 
 @kernel
-def _merge(memory: U64Array, keys: U64Array, rows: U32Array, forget: bool) -> None:
+def _merge(memory: U64Array, keys: U64Array, rows: U32Array) -> None:
     lines = _U64(memory.shape[0]) // _EIGHT
     for i in range(keys.shape[0]):
         at = _find(memory, _line(keys[i], lines), keys[i])
@@ -72,8 +73,6 @@ def _merge(memory: U64Array, keys: U64Array, rows: U32Array, forget: bool) -> No
         hits = (memory[at + _ONE] & _LOW) + _U64(rows[i, _HITS])
         rows[i, _HITS] = np.uint32(min(hits, _LOW))
         rows[i, _LAST_ACCESS] = max(rows[i, _LAST_ACCESS], np.uint32(memory[at + _ONE] >> _S32))
-        if forget:
-            memory[at] = _ZERO
 
 
 @kernel
@@ -109,12 +108,8 @@ class Touches:
 
     def merge_many(self, keys: U64Array, rows: U32Array) -> None:
         """Add what is known to rows, uint32 (n, words), in place: HITS grow, LAST_ACCESS is the later one."""
-        _merge(self._memory, keys, rows, False)
-
-    def take_many(self, keys: U64Array, rows: U32Array) -> None:
-        """Like `merge_many`, then forget the keys: their counts are in the rows now."""
-        _merge(self._memory, keys, rows, True)
+        _merge(self._memory, keys, rows)
 
     def forget_many(self, keys: U64Array) -> None:
-        """Forget keys whose records are gone."""
+        """Forget keys whose records are gone, or were written with their counts."""
         _forget(self._memory, keys)

@@ -154,7 +154,10 @@ class Ring:
         taken = _syscall(_ENTER, self._fd, submit, wait, _GETEVENTS)
         if taken < submit:
             self._sq_tail[0] = (int(self._sq_tail[0]) - (submit - max(taken, 0))) & 0xFFFFFFFF
-        if taken == -errno.EINTR or (taken in (-errno.EAGAIN, -errno.EBUSY) and in_flight):
+        if taken == -errno.EINTR:
+            return 0
+        if taken in (-errno.EAGAIN, -errno.EBUSY) and in_flight:  # the kernel is out of room until one of ours ends
+            _syscall(_ENTER, self._fd, 0, 1, _GETEVENTS)
             return 0
         return _checked(taken, "io_uring_enter")
 

@@ -11,10 +11,11 @@ import pytest
 from records import WORDS, Clock, keys_of, rows_of, same_chains, spread, table_bytes
 
 from flashnest.errors import StoreError
-from flashnest.record import CHAIN, U32Array, U64Array
+from flashnest.record import CHAIN, HITS, U32Array, U64Array
 from flashnest.storage.cold import ColdOptions, ColdTier
 from flashnest.storage.cold_reads import READ_KEYS
 from flashnest.storage.lmdb import LmdbStore
+from flashnest.storage.slots import SlotsStore
 from flashnest.storage.store import Found, State
 
 MakeTier = Callable[..., ColdTier]
@@ -144,6 +145,30 @@ def test_inserts_are_refused_and_counted_while_the_writer_is_behind(make: MakeTi
     assert tier.cold_stats().buffer_bytes <= 2 * table_bytes(5)
     tier.pump()
     assert tier.insert_many(keys[~taken], rows_of(keys[~taken])).sum() == 56
+
+
+def test_a_refused_record_keeps_its_hits(make: MakeTier) -> None:
+    tier = make(buffer_bytes=2 * table_bytes(5))
+    keys = stored(tier, 40)
+    others = spread(1000, 200)
+    tier.insert_many(others, rows_of(others))  # the buffer is full and the writer has not come
+    tier.touch_many(keys)
+    assert not tier.insert_many(keys, rows_of(keys), replace=True).any()
+    rows = rows_of(keys)
+    tier.facts_many(keys, rows)
+    assert (rows[:, HITS] == 1).all()
+
+
+def test_what_the_store_evicts_is_counted(tmp_path: Path, clock: Clock) -> None:
+    store = SlotsStore(tmp_path / "slots", 1 << 20, words=WORDS, clock_s=clock.whole)
+    options = ColdOptions(threaded=False, flush_records=4096)
+    tier = ColdTier(store, words=WORDS, clock_s=clock.whole, clock=clock, options=options)
+    for start in range(0, 24_576, 4096):
+        tier.insert_many(spread(start, 4096), rows_of(spread(start, 4096)))
+        tier.flush()
+    store.merge()
+    assert tier.stats().evicted == store.stats().evicted > 0
+    tier.close()
 
 
 def test_known_records_are_not_written_again(make: MakeTier, store: Flaky) -> None:
