@@ -17,6 +17,7 @@ from flashnest.storage.desk import fixed_bytes
 from flashnest.storage.eviction import evictor_bytes
 from flashnest.storage.kernels_layout import UNIT_KEYS, unit_words
 from flashnest.storage.packed import TOKEN_BITS
+from flashnest.storage.step_clock import StepClock
 from flashnest.storage.table import MAX_LOAD, DramTable
 
 WORDS: Final = row_words()
@@ -64,7 +65,7 @@ def rows_for(keys: U64Array) -> U32Array:
 
 def table_for(records: int, load: float) -> DramTable:
     """Return an empty table that `records` fill to `load`, its pages touched."""
-    table = DramTable(budget_for(records, load), words=WORDS, clock_s=lambda: 1, evict=False)
+    table = DramTable(budget_for(records, load), words=WORDS, clock_s=StepClock(lambda: 1), evict=False)
     table.wait_for_pages()
     return table
 

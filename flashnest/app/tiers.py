@@ -23,7 +23,8 @@ from flashnest.storage.lmdb import LmdbStore
 from flashnest.storage.router import Router
 from flashnest.storage.router_tiers import Table
 from flashnest.storage.slots import SlotsStore
-from flashnest.storage.store import ClockS, ColdStore
+from flashnest.storage.step_clock import StepClock
+from flashnest.storage.store import ColdStore
 from flashnest.storage.table import DramTable
 
 EMULATED_SHARE: Final = 0.25
@@ -175,7 +176,7 @@ class _Opener:
         return room
 
 
-def wall_clock_s() -> ClockS:
+def wall_clock_s() -> StepClock:
     """Return a clock of whole seconds since 1970 that never goes back: records outlive runs, so runs must agree."""
     offset_s = time.time() - time.monotonic()
-    return lambda: int(offset_s + time.monotonic())
+    return StepClock(lambda: int(offset_s + time.monotonic()))

@@ -26,12 +26,14 @@ from flashnest.storage.kernels_layout import (
     answers_of,
     ask_bucket,
     ask_next,
+    desk_at,
     find,
     find_at_home,
     find_further,
     key_of,
     layout_of,
     row_of,
+    time_of,
 )
 from flashnest.storage.lines import prefetch_row
 from flashnest.storage.packed import take_row, unpack_row
@@ -77,17 +79,17 @@ def _count(desk: U64Array, lookups: int, hits: int) -> int:
 
 
 @kernel
-def table_lookup(desk: U64Array, keys: U64Array, now: int) -> int:
+def table_lookup(address: int, keys: U64Array) -> int:
     """Answer a batch into the bound buffers as `Store.lookup_many` says; returns the hits, -1 where it is too large.
 
     A pipeline of three stages, a block of 64 keys in each: ask for bucket lines, find keys and ask for row lines, take
     rows. One block's misses are under way while another's lines are worked on. Keys that are not in their first bucket
     wait, in stage two, until their next bucket's line was asked for as well: one in eight, some 80 ns each otherwise.
     """
-    n, hits = keys.shape[0], 0
+    n, hits, desk = keys.shape[0], 0, desk_at(address)
     if n > np.int64(desk[CAPACITY]):
         return -1
-    layout = layout_of(desk)
+    layout, now = layout_of(desk), time_of(desk)
     state, tier, out = answers_of(layout)
     words, code = _U64(layout.words), np.uint8(desk[CODE])
     for start in range(0, n + 2 * BLOCK, BLOCK):
@@ -156,16 +158,16 @@ def _longest_block(layout: Layout, keys: U64Array, index: I64Array, slots: U64Ar
 
 
 @kernel
-def table_longest(desk: U64Array, keys: U64Array, index: I64Array, now: int) -> int:
+def table_longest(address: int, keys: U64Array, index: I64Array) -> int:
     """Per row of `keys` (n, k), shortest length first, 0 = none: take the last key that is stored; returns hits.
 
     index int64 (n,): which key it was, -1 where none is stored. Only the record taken is touched. Returns -1 where the
     arrays do not fit together.
     """
-    n, hits = keys.shape[0], 0
+    n, hits, desk = keys.shape[0], 0, desk_at(address)
     if n > min(np.int64(desk[CAPACITY]), index.shape[0]):
         return -1
-    layout, slots = layout_of(desk), np.empty((_SEQUENCES, keys.shape[1]), np.uint64)
+    layout, slots, now = layout_of(desk), np.empty((_SEQUENCES, keys.shape[1]), np.uint64), time_of(desk)
     for start in range(0, n + 2 * _SEQUENCES, _SEQUENCES):
         hits += _longest_block(layout, keys, index, slots, start, now)
     return _count(desk, n, hits)
@@ -173,21 +175,20 @@ def table_longest(desk: U64Array, keys: U64Array, index: I64Array, now: int) -> 
 
 @kernel
 def table_longest_tails(
-    desk: U64Array,
+    address: int,
     tokens: I32Array,
     ends: I32Array,
     salts: U64Array,
     lengths: I32Array,
     keys: U64Array,
     index: I64Array,
-    now: int,
 ) -> int:
     """Hash the tails of n sequences as `hash_tails` does, into `keys` (n, k), then answer as `table_longest`."""
-    n, hits = keys.shape[0], 0
+    n, hits, desk = keys.shape[0], 0, desk_at(address)
     room = min(np.int64(desk[CAPACITY]), index.shape[0])
     if n > min(room, tokens.shape[0], ends.shape[0], salts.shape[0]) or keys.shape[1] != lengths.shape[0]:
         return -1
-    layout, slots = layout_of(desk), np.empty((_SEQUENCES, keys.shape[1]), np.uint64)
+    layout, slots, now = layout_of(desk), np.empty((_SEQUENCES, keys.shape[1]), np.uint64), time_of(desk)
     for start in range(0, n + 2 * _SEQUENCES, _SEQUENCES):
         hash_rows(tokens, ends, salts, lengths, keys, start, min(start + _SEQUENCES, n))
         hits += _longest_block(layout, keys, index, slots, start, now)

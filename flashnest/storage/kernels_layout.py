@@ -49,9 +49,9 @@ BLOCK: Final = 64
 MEMORY, BUCKETS, UNIT, ROW, WORDS, TOKEN_BITS = range(6)
 NAMES, NAME_SLOTS, NAMES_ROOM, NAMES_COUNT, STRIPES, STRIPE_COUNT = range(6, 12)
 RECORDS, MAX_RECORDS, LOOKUPS, HITS, INSERTS, UPDATES = range(12, 18)
-STATE, TIER, ANSWERS, CAPACITY, CODE = range(18, 23)
+STATE, TIER, ANSWERS, CAPACITY, CODE, CLOCK = range(18, 24)
 DESK_WORDS: Final = 24
-"""The desk: what the table is, its counters, and the answer buffers that are bound to it."""
+"""The desk: what the table is, its counters, the answer buffers that are bound to it, and where it finds the time."""
 
 _U64 = np.uint64
 ZERO, ONE, KEYS = _U64(0), _U64(1), _U64(BUCKET_KEYS)
@@ -80,6 +80,18 @@ class Layout(NamedTuple):
 def unit_words(words: int, token_bits: int) -> int:
     """Return the uint64 words of a unit whose rows have `words` uint32 words."""
     return -(-(UNIT_BUCKETS * _LINE + UNIT_KEYS * packed_words(words, token_bits)) // _LINE) * _LINE
+
+
+@inline_kernel
+def desk_at(address: int) -> U64Array:
+    """Return the desk at an address: a kernel that is called with one key saves the unboxing of an array, 60 ns."""
+    return u64_at(_U64(address), _U64(DESK_WORDS))
+
+
+@inline_kernel
+def time_of(desk: U64Array) -> int:
+    """Return the time by which a lookup goes."""
+    return int(u64_at(desk[CLOCK], ONE)[0])
 
 
 @inline_kernel

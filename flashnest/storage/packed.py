@@ -246,6 +246,7 @@ def take_row(
     high = (high & ~_M24) | (_U64(now) & _M24)
     packed[at], packed[at + ONE] = low, high
     _unpack_header(low, high, out, to, names, now)
+    out[to + _LAST_ACCESS] = _U32(now)
 
 
 @inline_kernel

@@ -21,6 +21,7 @@ from flashnest.storage.moves import RuleStats
 from flashnest.storage.router_lookup import Lookup
 from flashnest.storage.router_placing import Placer
 from flashnest.storage.router_tiers import Table, Tiers
+from flashnest.storage.step_clock import StepClock
 from flashnest.storage.store import ClockS, Found, MovePlan, PlacementMap, StoreStats
 from flashnest.storage.sweep import Sweep
 from flashnest.storage.table import DramTable
@@ -56,6 +57,7 @@ class Router:
         clock_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         """Take over the tiers: `close` closes them. `clock_s` must be the clock of the tables, `clock_ns` times."""
+        self._step_clock = clock_s if isinstance(clock_s, StepClock) else None
         self._words, self._clock_ns = dram.words, clock_ns
         self._times = LookupTimes()
         self._tiers = Tiers(dram, cold, vram, dram.words)
@@ -142,7 +144,12 @@ class Router:
             self._cold.submit()
 
     def drain(self) -> ColdAnswers:
-        """Return the cold answers that are ready; every PENDING key gets exactly one; late or failed = a miss."""
+        """Return the cold answers that are ready; every PENDING key gets exactly one; late or failed = a miss.
+
+        A step begins with it: a `StepClock` is read here.
+        """
+        if self._step_clock is not None:
+            self._step_clock.tick()
         if self._cold is not None:
             answers = self._cold.drain()
             if self._sweep is not None and len(answers):

@@ -261,4 +261,4 @@ class DramTable(TableReads):
         desk = self._desk.copy()  # the figures; without buckets or room for answers every call is refused or a miss
         desk[[kernels_layout.BUCKETS, kernels_layout.CAPACITY]] = 0
         del self._memory, self._evictor
-        self._desk, self._bound = desk, None
+        self._desk, self._address, self._bound = desk, int(desk.ctypes.data), None

@@ -14,6 +14,8 @@ import numpy as np
 from flashnest.errors import StoreClosedError
 from flashnest.record import BoolArray, I32Array, I64Array, Tier, U32Array, U64Array
 from flashnest.storage import kernels, kernels_layout, kernels_peek
+from flashnest.storage.kernels import table_longest, table_longest_tails, table_lookup
+from flashnest.storage.step_clock import StepClock
 from flashnest.storage.store import ClockS, Found
 
 _SCAN_RECORDS: Final = 8192
@@ -28,6 +30,11 @@ class TableReads:
         """Answer from a desk that stays the caller's."""
         self.tier = tier
         self._desk, self._words, self._code, self._clock_s = desk, words, int(tier), clock_s
+        self._address = int(desk.ctypes.data)
+        # Kernels read the time where a StepClock keeps it; any other clock is read for each lookup.
+        self._ticks = isinstance(clock_s, StepClock)
+        self._seconds = clock_s.seconds if isinstance(clock_s, StepClock) else np.zeros(1, np.uint64)
+        desk[kernels_layout.CLOCK] = self._seconds.ctypes.data
         self._closed = False
         self._bound: Found | None = None
 
@@ -40,7 +47,9 @@ class TableReads:
         """See `Store.lookup_many`."""
         if found is not self._bound:
             self._bind(found)
-        if kernels.table_lookup(self._desk, keys, self._clock_s()) < 0:
+        if not self._ticks:
+            self._seconds[0] = self._clock_s()
+        if table_lookup(self._address, keys) < 0:
             self._refuse(len(keys), found)
 
     def longest_many(self, keys: U64Array, found: Found, index: I64Array) -> None:
@@ -51,7 +60,9 @@ class TableReads:
         """
         if found is not self._bound:
             self._bind(found)
-        if kernels.table_longest(self._desk, keys, index, self._clock_s()) < 0:
+        if not self._ticks:
+            self._seconds[0] = self._clock_s()
+        if table_longest(self._address, keys, index) < 0:
             self._refuse(len(keys), found)
 
     def longest_tails_many(
@@ -71,8 +82,9 @@ class TableReads:
         """
         if found is not self._bound:
             self._bind(found)
-        now = self._clock_s()
-        if kernels.table_longest_tails(self._desk, tokens, ends, salts, lengths, keys, index, now) < 0:
+        if not self._ticks:
+            self._seconds[0] = self._clock_s()
+        if table_longest_tails(self._address, tokens, ends, salts, lengths, keys, index) < 0:
             self._refuse(len(keys), found)
 
     def peek_many(self, keys: U64Array, found: Found) -> None:

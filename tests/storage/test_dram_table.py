@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from records import WORDS, Clock, keys_of, rows_of, same_chains, spread, table_bytes
 
-from flashnest.errors import StoreFullError
+from flashnest.errors import StoreClosedError, StoreFullError
 from flashnest.hashing import hash_positions, hash_tails
 from flashnest.record import (
     ACCEPTED,
@@ -25,6 +25,7 @@ from flashnest.record import (
 )
 from flashnest.storage.kernels_layout import count_mask, home, unit_words
 from flashnest.storage.packed import MAX_DRAFTED, MAX_HITS, TOKEN_BITS
+from flashnest.storage.step_clock import StepClock
 from flashnest.storage.store import Found, State
 from flashnest.storage.table import MAX_LOAD, DramTable
 
@@ -338,3 +339,28 @@ def test_keys_made_to_collide_fill_one_bucket_and_stay_correct() -> None:
     found = Found.allocate(len(keys), WORDS)
     table.lookup_many(keys, found)
     assert same_chains(found.rows, keys)
+
+
+def test_lookups_go_by_a_step_clocks_last_tick() -> None:
+    now = Clock()
+    steps = StepClock(now.whole)
+    table = DramTable(table_bytes(4), words=WORDS, clock_s=steps)
+    keys, found, index = spread(0, 8), Found.allocate(8, WORDS), np.zeros(8, np.int64)
+    table.insert_many(keys, rows_of(keys))
+    for ticks, seen in ((False, 1000), (True, 1060)):
+        now.now = 1060.0
+        if ticks:
+            steps.tick()
+        table.lookup_many(keys, found)
+        assert (found.rows[:, LAST_ACCESS] == seen).all()
+        table.longest_many(keys.reshape(8, 1), found, index)
+        assert (found.rows[:, LAST_ACCESS] == seen).all()
+
+
+def test_a_closed_table_refuses_by_any_clock() -> None:
+    table = DramTable(table_bytes(4), words=WORDS, clock_s=StepClock(lambda: 5))
+    keys, found = spread(0, 8), Found.allocate(8, WORDS)
+    table.lookup_many(keys, found)  # bound before it closes
+    table.close()
+    with pytest.raises(StoreClosedError):
+        table.lookup_many(keys, found)

@@ -18,6 +18,7 @@ from flashnest.storage.cold import ColdOptions, ColdTier
 from flashnest.storage.lmdb import LmdbStore
 from flashnest.storage.lookup_times import LookupTimes
 from flashnest.storage.router import Router
+from flashnest.storage.step_clock import StepClock
 from flashnest.storage.store import Found, State, StoreStats
 from flashnest.storage.table import DramTable
 
@@ -331,4 +332,15 @@ def test_random_interleavings_lose_nothing_and_never_give_two_owners(
         dram = router.stats().tiers[Tier.DRAM]
         assert dram.bytes_used <= dram.bytes_budget
         assert dram.evicted == 0
+    router.close()
+
+
+def test_a_drain_reads_the_step_clock() -> None:
+    now = Clock()
+    steps = StepClock(now.whole)
+    router = Router(DramTable(table_bytes(4), words=WORDS, clock_s=steps), None, Placement(), clock_s=steps)
+    now.now += 60
+    assert steps() == 1000
+    router.drain()
+    assert steps() == 1060
     router.close()
