@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.cold_stores import WORDS, drop_cache, io_now, keys_at
-from benchmarks.harness import Result
+from benchmarks.harness import Fact, Result
 from flashnest.record import I64Array, U64Array
 from flashnest.storage.lmdb import LmdbStore
 from flashnest.storage.page_io import MAX_THREADS, PAGE_BYTES, PageMemory, PageReader, ThreadReader
@@ -139,7 +139,12 @@ class ColdBatches:
         raw = engines[RAW].median_us()
         results = []
         for name, engine in engines.items():
-            facts = {"records": self.records, "engine": name, "keys": keys, "pages_read": engine.pages()}
+            facts: dict[str, Fact] = {
+                "records": self.records,
+                "engine": name,
+                "keys": keys,
+                "pages_read": engine.pages(),
+            }
             results.append(Result("cold_batch", facts, engine.median_us(), "us", f"{RAW}, same file", raw))
         if self.lmdb is not None:
             facts = {"records": self.records, "engine": "slots+io_uring", "keys": keys}

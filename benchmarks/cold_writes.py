@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.cold_stores import WORDS, fingerprint, io_now, keys_at, rows_for
-from benchmarks.harness import Result
+from benchmarks.harness import Fact, Result
 from flashnest.record import U64Array
 from flashnest.storage.lmdb import LmdbStore
 from flashnest.storage.slots import SlotsStore
@@ -53,7 +53,7 @@ def lmdb_bytes(store: LmdbStore, records: int, batch: int, batches: int) -> list
     """Return bytes written a changed record, batches of `batch`."""
     changes = Changes(records, 1)
     written = _written_by(lambda: changes.write(store, batch, batches)) / (batch * batches)
-    facts = {"records": records, "engine": "lmdb", "batch": batch}
+    facts: dict[str, Fact] = {"records": records, "engine": "lmdb", "batch": batch}
     return [Result("bytes_written", facts, written, "B/record", CHANGED, RECORD_BYTES)]
 
 
@@ -67,8 +67,8 @@ def slots_bytes(store: SlotsStore, records: int, batch: int, batches: int) -> li
         raise RuntimeError("the log was too small: a merge came in between")
     waiting = len(store._log)
     merged = _written_by(store.merge)
-    facts = {"records": records, "engine": "slots segments", "batch": batch}
-    more = {"records": records, "engine": "slots merge", "log_records": waiting}
+    facts: dict[str, Fact] = {"records": records, "engine": "slots segments", "batch": batch}
+    more: dict[str, Fact] = {"records": records, "engine": "slots merge", "log_records": waiting}
     return [
         Result("bytes_written", facts, segments / (batch * batches), "B/record", CHANGED, RECORD_BYTES),
         Result("bytes_written", more, merged / waiting, "B/record", CHANGED, RECORD_BYTES),
@@ -93,5 +93,5 @@ def hits_write_nothing(store: LmdbStore | SlotsStore, engine: str, data: Path, r
     written = _written_by(look)
     if fingerprint(data) != before:
         raise RuntimeError(f"{data} changed")
-    facts = {"records": records, "engine": engine, "hits": hits}
+    facts: dict[str, Fact] = {"records": records, "engine": engine, "hits": hits}
     return [Result("hits_write_nothing", facts, float(written), "B")]
