@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flashnest.errors import ModelError
-from flashnest.record import CHUNK_TOKENS, NGRAM_LENGTHS, I32Array, namespace_id, namespace_salt, row_words
+from flashnest.record import CHUNK_TOKENS, NGRAM_LENGTHS, namespace_id, namespace_salt, row_words
 from flashnest.runtime.commit import Committer
 from flashnest.runtime.drafter import Drafter, Source
 from flashnest.runtime.events import LookupCounts, StepEvent
@@ -21,7 +21,7 @@ from flashnest.runtime.forward import Model, Scores
 from flashnest.runtime.governor import Governor
 from flashnest.runtime.kv_pool import BlockPool
 from flashnest.runtime.late import LateAnswers
-from flashnest.runtime.packing import Packed, pack
+from flashnest.runtime.packing import Packed, draft_caps, pack
 from flashnest.runtime.prefix_cache import PrefixCache, Probe
 from flashnest.runtime.request import Finish, Phase, Prompt, Request, check_prompt
 from flashnest.runtime.scheduler import Scheduler, Sequence, Slice
@@ -206,7 +206,7 @@ class Engine:
             lengths = np.zeros(len(scored), np.int32)
         else:
             self._propose(scored)
-            caps = np.minimum(_draft_caps(scored), drafts.known_tokens(len(scored), self._model.spec.vocab_size))
+            caps = np.minimum(draft_caps(scored), drafts.known_tokens(len(scored), self._model.spec.vocab_size))
             lengths = self._governor.choose(drafts, caps, base_tokens)
         return pack(slices, drafts.tokens, lengths)
 
@@ -294,9 +294,3 @@ class Engine:
         self._looked_up = (keys, ns)
         self._queries = self._hits = 0
         return counts
-
-
-def _draft_caps(scored: list[Sequence]) -> I32Array:
-    """Most tokens each sequence may draft: the model's own next token comes on top of a whole draft."""
-    left = [s.request.prompt_length + s.request.prompt.sampling.max_tokens - s.request.length - 1 for s in scored]
-    return np.array(left, np.int32)

@@ -70,3 +70,9 @@ def _block_tables(slices: list[Slice]) -> I32Array:
         blocks = piece.sequence.request.blocks
         tables[i, : len(blocks)] = blocks
     return tables
+
+
+def draft_caps(scored: list[Sequence]) -> I32Array:
+    """Return the most tokens each sequence may draft, int32 (n,): the model's own next one comes on top of a draft."""
+    left = [s.request.prompt_length + s.request.prompt.sampling.max_tokens - s.request.length - 1 for s in scored]
+    return np.array(left, np.int32)

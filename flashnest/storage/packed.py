@@ -26,7 +26,7 @@ from typing import Final
 import numpy as np
 
 from flashnest import record
-from flashnest.jit import inline_kernel, kernel
+from flashnest.jit import inline_kernel
 from flashnest.record import HEADER_WORDS, Kind, U32Array, U64Array
 from flashnest.storage.lines import unpack_18
 
@@ -170,6 +170,20 @@ def pack_row(
 
 
 @inline_kernel
+def _unpack_chain(
+    packed: U64Array, at: np.uint64, low: np.uint64, out: U32Array, to: np.uint64, words: int, bits: np.uint64,
+    key: np.uint64,
+) -> None:  # fmt: skip
+    room = words - HEADER_WORDS
+    if (low >> _KIND_SHIFT) & _M2 == _CHUNK:
+        _unpack_chunk(packed, at, out, to, room, key)
+    elif room == _FAST_CHAIN and bits == _FAST_BITS:
+        unpack_18(packed, at, out, to + _CHAIN)
+    else:
+        _unpack_tokens(packed, at, out, to + _CHAIN, room, bits)
+
+
+@inline_kernel
 def unpack_row(
     packed: U64Array,
     at: np.uint64,
@@ -183,13 +197,7 @@ def unpack_row(
 ) -> None:
     """Write the packed row at `at` to flat index `to` of `out`, as `flashnest.record` lays rows out."""
     low, high = packed[at], packed[at + ONE]
-    room = words - HEADER_WORDS
-    if (low >> _KIND_SHIFT) & _M2 == _CHUNK:
-        _unpack_chunk(packed, at, out, to, room, key)
-    elif room == _FAST_CHAIN and bits == _FAST_BITS:
-        unpack_18(packed, at, out, to + _CHAIN)
-    else:
-        _unpack_tokens(packed, at, out, to + _CHAIN, room, bits)
+    _unpack_chain(packed, at, low, out, to, words, bits, key)
     _unpack_header(low, high, out, to, names, now)
 
 
@@ -234,19 +242,12 @@ def take_row(
     The chain is read before the header is written: a 16-byte load right after 8-byte stores waits for them.
     """
     low, high = packed[at], packed[at + ONE]
-    room = words - HEADER_WORDS
-    if (low >> _KIND_SHIFT) & _M2 == _CHUNK:
-        _unpack_chunk(packed, at, out, to, room, key)
-    elif room == _FAST_CHAIN and bits == _FAST_BITS:
-        unpack_18(packed, at, out, to + _CHAIN)
-    else:
-        _unpack_tokens(packed, at, out, to + _CHAIN, room, bits)
+    _unpack_chain(packed, at, low, out, to, words, bits, key)
     low += _U64((low & _HITS_MASK) != _HITS_MASK) << HITS_SHIFT
     low += _U64((low & FREQ_MASK) != FREQ_MASK) << FREQ_SHIFT
     high = (high & ~_M24) | (_U64(now) & _M24)
     packed[at], packed[at + ONE] = low, high
     _unpack_header(low, high, out, to, names, now)
-    out[to + _LAST_ACCESS] = _U32(now)
 
 
 @inline_kernel
@@ -288,19 +289,3 @@ def merge_header(old_low: np.uint64, old_high: np.uint64, new: U64Array, at: np.
     new[at] = (old_low & kept) | (low & ~(kept | (_M10 << _REFS_SHIFT))) | (refs << _REFS_SHIFT)
     inserted = _M24 << _INSERTED_SHIFT
     new[at + ONE] = (high & ~inserted) | (old_high & inserted)
-
-
-@kernel
-def pack_many(rows: U32Array, namespaces: U32Array, token_bits: int, now: int, packed: U64Array) -> None:
-    """Pack rows (n, words) into packed (n, packed_words); namespaces (n,): the index of each row's namespace id."""
-    flat, out, words, size = rows.reshape(-1), packed.reshape(-1), rows.shape[1], packed.shape[1]
-    for i in range(rows.shape[0]):
-        pack_row(out, _U64(i * size), flat, _U64(i * words), words, _U64(token_bits), _U64(namespaces[i]), now)
-
-
-@kernel
-def unpack_many(packed: U64Array, keys: U64Array, names: U32Array, token_bits: int, now: int, rows: U32Array) -> None:
-    """Unpack rows; names uint32 (4096,): the namespace ids by index; keys (n,): where a chunk's digest begins."""
-    flat, out, words, size = packed.reshape(-1), rows.reshape(-1), rows.shape[1], packed.shape[1]
-    for i in range(rows.shape[0]):
-        unpack_row(flat, _U64(i * size), out, _U64(i * words), words, _U64(token_bits), keys[i], names, now)

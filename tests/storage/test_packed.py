@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flashnest.jit import kernel
 from flashnest.record import (
     ACCEPTED,
     CHAIN,
@@ -21,6 +22,8 @@ from flashnest.record import (
     NAMESPACE,
     REFS,
     Kind,
+    U32Array,
+    U64Array,
     pack_meta,
     row_chain_lengths,
     row_kinds,
@@ -32,10 +35,38 @@ from flashnest.storage.packed import (
     MAX_REFS,
     PERIOD_S,
     TOKEN_BITS,
-    pack_many,
+    pack_row,
     packed_words,
-    unpack_many,
+    unpack_row,
 )
+
+
+@kernel
+def pack_many(rows: U32Array, namespaces: U32Array, token_bits: int, now: int, packed: U64Array) -> None:
+    """Pack rows (n, words) into packed (n, packed_words); namespaces (n,): the index of each row's namespace id."""
+    flat, out, words, size = rows.reshape(-1), packed.reshape(-1), rows.shape[1], packed.shape[1]
+    for i in range(rows.shape[0]):
+        pack_row(
+            out,
+            np.uint64(i * size),
+            flat,
+            np.uint64(i * words),
+            words,
+            np.uint64(token_bits),
+            np.uint64(namespaces[i]),
+            now,
+        )
+
+
+@kernel
+def unpack_many(packed: U64Array, keys: U64Array, names: U32Array, token_bits: int, now: int, rows: U32Array) -> None:
+    """Unpack rows; names uint32 (4096,): the namespace ids by index; keys (n,): where a chunk's digest begins."""
+    flat, out, words, size = packed.reshape(-1), rows.reshape(-1), rows.shape[1], packed.shape[1]
+    for i in range(rows.shape[0]):
+        unpack_row(
+            flat, np.uint64(i * size), out, np.uint64(i * words), words, np.uint64(token_bits), keys[i], names, now
+        )
+
 
 NOW = 3 * PERIOD_S + 12345
 NAMES = np.arange(4096, dtype=np.uint32) * np.uint32(2654435761)
