@@ -41,6 +41,9 @@ from flashnest.storage.packed import (
 )
 
 
+_U64 = np.uint64
+
+
 @kernel
 def pack_many(rows: U32Array, namespaces: U32Array, token_bits: int, now: int, packed: U64Array) -> None:
     """Pack rows (n, words) into packed (n, packed_words); namespaces (n,): the index of each row's namespace id."""
@@ -48,12 +51,12 @@ def pack_many(rows: U32Array, namespaces: U32Array, token_bits: int, now: int, p
     for i in range(rows.shape[0]):
         pack_row(
             out,
-            np.uint64(i * size),
+            _U64(i * size),
             flat,
-            np.uint64(i * words),
+            _U64(i * words),
             words,
-            np.uint64(token_bits),
-            np.uint64(namespaces[i]),
+            _U64(token_bits),
+            _U64(namespaces[i]),
             now,
         )
 
@@ -63,9 +66,7 @@ def unpack_many(packed: U64Array, keys: U64Array, names: U32Array, token_bits: i
     """Unpack rows; names uint32 (4096,): the namespace ids by index; keys (n,): where a chunk's digest begins."""
     flat, out, words, size = packed.reshape(-1), rows.reshape(-1), rows.shape[1], packed.shape[1]
     for i in range(rows.shape[0]):
-        unpack_row(
-            flat, np.uint64(i * size), out, np.uint64(i * words), words, np.uint64(token_bits), keys[i], names, now
-        )
+        unpack_row(flat, _U64(i * size), out, _U64(i * words), words, _U64(token_bits), keys[i], names, now)
 
 
 NOW = 3 * PERIOD_S + 12345
