@@ -43,6 +43,8 @@ format: setup  ## format the code
 bench: setup  ## print the benchmark tables and write their JSON to outputs/
 	@mkdir -p outputs
 	$(BIN)/python -m benchmarks.table --records 1M,16M --json outputs/table.json
+	$(BIN)/python -m benchmarks.cold --records 1M,16M --json outputs/cold.json
+	$(BIN)/python -m benchmarks.steps --json outputs/steps.json
 	$(BIN)/python -m benchmarks.decode --json outputs/decode.json
 
 wheel: setup  ## build dist/*.whl

@@ -40,7 +40,6 @@ from flashnest.storage.packed import (
     unpack_row,
 )
 
-
 _U64 = np.uint64
 
 
