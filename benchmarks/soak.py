@@ -2,7 +2,8 @@
 
     python -m benchmarks.soak --minutes 10 --engine slots --json soak.json
 
-rss_growth        largest / smallest resident memory once every tier is full
+rss_growth        median resident memory of the last tenth / of the first tenth, once every tier is full
+rss_range         largest / smallest in that time
 file_share        largest size of the tier's files / capacity (blocks that the file system gave them)
 step_max          longest step / median step, and how many steps passed 3 times the median
 sweep_max         longest sweep of a step, ms, and how many of the steps above would have stayed below without it
@@ -124,8 +125,11 @@ def results(log: Log, app: App, parameters: dict[str, str | int | float | None])
     capacity = app.router.stats().tiers[Tier.NVME].bytes_budget
     seconds = log.at_s[-1] - (0.0 if log.full_from is None else log.at_s[log.full_from])
     base = {**parameters, "seconds": round(seconds), "full": str(log.full_from is not None)}
+    tenth = max(1, len(rss) // 10)
+    first, last = float(np.median(rss[:tenth])), float(np.median(rss[-tenth:]))
     rows = [
-        Result("rss_growth", base, float(rss.max()), "bytes", "smallest", float(rss.min())),
+        Result("rss_growth", base, last, "bytes", "first tenth", first),
+        Result("rss_range", base, float(rss.max()), "bytes", "smallest", float(rss.min())),
         Result("file_share", base, float(max(log.file_bytes)), "bytes", "capacity", float(capacity)),
         Result("step_p99", base, float(np.percentile(steps, 99)) * 1e3, "ms", "median", median * 1e3),
         Result(
