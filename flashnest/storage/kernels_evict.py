@@ -52,8 +52,8 @@ GHOST_MARKS: Final = GHOST_LINE - 1
 _STEPS: Final = 8
 _FIRST_STEPS: Final = 128
 """A call looks at 8 records a victim and 128 more by its rules, as many again in the queue alone, and then takes what
-the hand meets: never a round of the table. Where all were hot 4096 victims took 3 to 4.5 us each, removal included (with
-32 looks 9.2 us); on Zipf traces of 70 to 92 % hits, 16 to 2048 keys at once, 8 and 32 looks gave the same hits."""
+the hand meets: never a round of the table. Where all were hot 4096 victims took 3 to 4.5 us each, with removal (at 32
+looks 9.2 us); on Zipf traces of 70 to 92 % hits, 16 to 2048 keys at once, 8 and 32 looks gave the same hits."""
 _AHEAD = np.uint64(AHEAD)
 _U64 = np.uint64
 _S32, _LOW16, _TWO = _U64(32), _U64(0xFFFF), _U64(2)
