@@ -6,7 +6,7 @@ lookup_hit, lookup_miss  ns a key; a hit is found, its row unpacked, its hits an
 lookup_one               ns of a call with one key that hits, from Python; median, less what the timer takes
 lookup_multi             us of a call: 128 sequences hashed and looked up in 4 lengths, all missing but the shortest
 insert                   ns a record, new rows into a touched empty table, beside writing as many bytes in order
-insert_stream            million records a second from a token stream, by `learn_many` and by rows
+insert_stream            million records a second from a token stream: hashed, rows built, inserted
 bytes_per_record         growth of resident memory, and the table's own figure, over the records held
 threads                  million peeks a second of 1 and 2 threads in batches of 128 while the owner inserts and removes
 
@@ -35,7 +35,7 @@ from benchmarks.table_fill import (
     keys_from,
     rows_for,
     some_keys,
-    streams,
+    stream,
     table_for,
 )
 from flashnest.hashing import hash_tails
@@ -225,7 +225,7 @@ def measure(records: int, batches: list[int], load: float, rounds: int) -> list[
     bench.table.close()
     results = bench.results
     del bench
-    return results + streams(records, load)
+    return [*results, stream(records, load)]
 
 
 def main() -> None:

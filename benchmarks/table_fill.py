@@ -84,7 +84,7 @@ def fill(table: DramTable, records: int) -> float:
     return spent / records
 
 
-def stream_rows(table: DramTable, tokens: I32Array) -> None:
+def store_stream(table: DramTable, tokens: I32Array) -> None:
     """Store a text's n-grams the way the drafter does: hash and build rows, insert them."""
     keys = np.zeros(1024 * len(LENGTHS), np.uint64)
     rows, salts = np.zeros((len(keys), WORDS), np.uint32), np.full(1, SALT, np.uint64)
@@ -94,28 +94,18 @@ def stream_rows(table: DramTable, tokens: I32Array) -> None:
         table.insert_many(keys[:count], rows[:count])
 
 
-def stream_fused(table: DramTable, tokens: I32Array) -> None:
-    """Store the same n-grams in one pass."""
-    table.learn_many(tokens, int(LENGTHS[0]), len(tokens), len(tokens), SALT, LENGTHS, 0)
-
-
-def streams(records: int, load: float) -> list[Result]:
-    """Fill two fresh tables from one token stream, slices in turn, until `records` are stored; rates in M records/s."""
-    parts = -(-records // (_STREAM_TOKENS * len(LENGTHS)))
-    rng, tables = np.random.default_rng(3), [table_for(records, load) for _ in range(2)]
-    ways, spent = (stream_fused, stream_rows), [0.0, 0.0]
-    for way, table in zip(ways, tables, strict=True):  # compiled now
-        way(table, np.zeros(40, np.int32))
-        table.clear()
-    for part in range(parts):
-        size = min(_STREAM_TOKENS, records // len(LENGTHS) - part * _STREAM_TOKENS)
-        tokens = rng.integers(0, VOCABULARY, size).astype(np.int32)
-        for i in (part % 2, 1 - part % 2):
-            began = time.perf_counter()
-            ways[i](tables[i], tokens)
-            spent[i] += time.perf_counter() - began
-    fused, rows = (len(table) / s / 1e6 for table, s in zip(tables, spent, strict=True))
-    parameters = {"records": len(tables[0]), "load": round(len(tables[0]) * MAX_LOAD / tables[0].max_records, 3)}
-    for table in tables:
-        table.close()
-    return [Result("insert_stream", parameters, fused, "M/s", "by rows, as the router needs them", rows)]
+def stream(records: int, load: float) -> Result:
+    """Fill a fresh table from a token stream until `records` are stored; million records a second."""
+    rng, table, spent, left = np.random.default_rng(3), table_for(records, load), 0.0, records // len(LENGTHS)
+    store_stream(table, np.zeros(40, np.int32))  # compiled now
+    table.clear()
+    while left > 0:
+        tokens = rng.integers(0, VOCABULARY, min(_STREAM_TOKENS, left)).astype(np.int32)
+        left -= len(tokens)
+        began = time.perf_counter()
+        store_stream(table, tokens)
+        spent += time.perf_counter() - began
+    stored = len(table)
+    parameters = {"records": stored, "load": round(stored * MAX_LOAD / table.max_records, 3)}
+    table.close()
+    return Result("insert_stream", parameters, stored / spent / 1e6, "M/s")

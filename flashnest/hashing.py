@@ -86,24 +86,6 @@ def _hash_four_tails(
 
 
 @inline_kernel
-def hash_four_positions(tokens: I32Array, p: int, lengths: I32Array, salt: np.uint64, out: U64Array) -> None:
-    """Do what `hash_tail` does for positions p..p+3 of one text, in turn, into out (4, k or wider).
-
-    At least as many tokens as the longest length precede p.
-    """
-    a, b, c, d, done = salt, salt, salt, salt, 0
-    for i in range(len(lengths)):
-        while done < lengths[i]:
-            done += 1
-            a = mix64(a + _GOLDEN + np.uint64(np.uint32(tokens[p - done])))
-            b = mix64(b + _GOLDEN + np.uint64(np.uint32(tokens[p + 1 - done])))
-            c = mix64(c + _GOLDEN + np.uint64(np.uint32(tokens[p + 2 - done])))
-            d = mix64(d + _GOLDEN + np.uint64(np.uint32(tokens[p + 3 - done])))
-        out[0, i], out[1, i] = _key(a, lengths[i]), _key(b, lengths[i])
-        out[2, i], out[3, i] = _key(c, lengths[i]), _key(d, lengths[i])
-
-
-@inline_kernel
 def hash_rows(
     tokens: I32Array, ends: I32Array, salts: U64Array, lengths: I32Array, out: U64Array, start: int, stop: int
 ) -> None:
@@ -128,19 +110,6 @@ def hash_tails(tokens: I32Array, ends: I32Array, salts: U64Array, lengths: I32Ar
     lengths int32 (k,) ascending; out uint64 (rows, k): 0 where the sequence is shorter than the length.
     """
     hash_rows(tokens, ends, salts, lengths, out, 0, ends.shape[0])
-
-
-@kernel
-def hash_positions(tokens: I32Array, start: int, stop: int, salt: np.uint64, lengths: I32Array, out: U64Array) -> None:
-    """Hash the n-grams that end before each index of start..stop-1 of one sequence.
-
-    tokens int32 (width,); out uint64 (stop - start, k): 0 where fewer tokens precede the index than the length.
-    """
-    for p in range(start, stop):
-        row = out[p - start]
-        fitted = hash_tail(tokens, p, lengths, salt, row)
-        for i in range(fitted, lengths.shape[0]):
-            row[i] = np.uint64(0)
 
 
 @dataclass(frozen=True, slots=True)

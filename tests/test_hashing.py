@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from flashnest.hashing import ChunkKeys, chunk_keys, chunk_seed, hash_positions, hash_tails, mix64
+from flashnest.hashing import ChunkKeys, chunk_keys, chunk_seed, hash_tails, mix64
 from flashnest.record import CHUNK_TOKENS, NGRAM_LENGTHS, namespace_salt
 
 LENGTHS = np.array(NGRAM_LENGTHS, np.int32)
@@ -72,19 +72,19 @@ def test_lengths_that_do_not_fit_are_zero() -> None:
     assert (keys != 0).tolist() == [[False] * 4, [True, False, False, False], [True, True, True, False]]
 
 
-def test_positions_agree_with_tails() -> None:
+def test_one_sequence_and_many_have_the_same_keys() -> None:
+    """Four sequences are hashed side by side where there are as many; the others one by one."""
     tokens = np.random.default_rng(0).integers(0, 50_000, 60).astype(np.int32)
-    out = np.zeros((60, 4), np.uint64)
-    hash_positions(tokens, 1, 61, np.uint64(SALT), LENGTHS, out)
-    for p in range(1, 61):
-        assert out[p - 1].tolist() == tails([tokens[:p].tolist()])[0].tolist()
+    sequences = [tokens[:p].tolist() for p in range(1, 60)]
+    assert tails(sequences).tolist() == [tails([one])[0].tolist() for one in sequences]
 
 
 def test_keys_are_well_spread() -> None:
     """Sequential texts give keys whose every bit is set half of the time."""
-    tokens = np.arange(20_000, dtype=np.int32)
-    out = np.zeros((19_990, 1), np.uint64)
-    hash_positions(tokens, 10, 20_000, np.uint64(SALT), np.array([4], np.int32), out)
+    tokens = np.lib.stride_tricks.sliding_window_view(np.arange(20_000, dtype=np.int32), 4).copy()
+    ends, salts = np.full(len(tokens), 4, np.int32), np.full(len(tokens), SALT, np.uint64)
+    out = np.zeros((len(tokens), 1), np.uint64)
+    hash_tails(tokens, ends, salts, np.array([4], np.int32), out)
     assert len(np.unique(out)) == len(out)
     bits = np.unpackbits(out.view(np.uint8).reshape(-1, 8), axis=1).mean(axis=0)
     assert (abs(bits - 0.5) < 0.02).all()

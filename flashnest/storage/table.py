@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from flashnest.errors import StoreFullError
-from flashnest.record import BoolArray, I32Array, Tier, U32Array, U64Array
+from flashnest.record import BoolArray, Tier, U32Array, U64Array
 from flashnest.storage import desk as memory
 from flashnest.storage import kernels_layout, kernels_remove, kernels_write
 from flashnest.storage.desk import PageToucher
@@ -28,7 +28,6 @@ MAX_LOAD: Final = 0.8
 1.3 / 3.1 at 0.85."""
 
 _INSERT_RECORDS: Final = 4096
-_LEARN_POSITIONS: Final = 1024
 
 
 def _records(units: int) -> int:
@@ -166,28 +165,6 @@ class DramTable(TableReads):
         fresh = np.empty(len(keys), np.bool_)
         kernels_write.table_insert(self._desk, keys, rows, stored, fresh, self._clock_s())
         self._evictor.inserted_many(keys[fresh])
-
-    def learn_many(
-        self, tokens: I32Array, start: int, stop: int, length: int, salt: int, lengths: I32Array, namespace: int
-    ) -> int:
-        """Store the n-grams that end before each of start..stop-1 of one text; returns how many are stored.
-
-        tokens int32 (width,); a record's chain is what follows its position, cut at `length`; lengths int32 (k,)
-        ascending; namespace: its id. The same as hashing the positions, building rows and `insert_many`.
-        """
-        self._check_open()
-        stored, fresh = 0, np.empty(_LEARN_POSITIONS * len(lengths), np.uint64)
-        for at in range(start, stop, _LEARN_POSITIONS):
-            end = min(at + _LEARN_POSITIONS, stop)
-            if self._evict and (end - at) * len(lengths) > self.free_records:
-                self._make_room((end - at) * len(lengths))
-            new, old, refused = kernels_write.table_learn(
-                self._desk, tokens, at, end, length, np.uint64(salt), lengths, namespace, self._clock_s(), fresh
-            )
-            self._evictor.inserted_many(fresh[:new])
-            self._rejected += refused
-            stored += new + old
-        return stored
 
     def remove_many(self, keys: U64Array) -> BoolArray:
         """See `Store.remove_many`."""

@@ -1,4 +1,4 @@
-"""The DRAM table: the contract, its exact budget, overflow counts, eviction, the longest match, learning."""
+"""The DRAM table: the contract, its exact budget, overflow counts, eviction, the longest match."""
 
 from __future__ import annotations
 
@@ -10,18 +10,13 @@ from hypothesis import strategies as st
 from records import WORDS, Clock, keys_of, rows_of, same_chains, spread, table_bytes
 
 from flashnest.errors import StoreClosedError, StoreFullError
-from flashnest.hashing import hash_positions, hash_tails
+from flashnest.hashing import hash_tails
 from flashnest.record import (
     ACCEPTED,
     CHAIN,
     DRAFTED,
     HITS,
     LAST_ACCESS,
-    META,
-    NAMESPACE,
-    REFS,
-    Kind,
-    pack_meta,
 )
 from flashnest.storage.kernels_layout import count_mask, home, unit_words
 from flashnest.storage.packed import MAX_DRAFTED, MAX_HITS, TOKEN_BITS
@@ -222,37 +217,6 @@ def test_longest_of_tails_is_that_of_their_hashes() -> None:
     assert (got == index).all()
     assert (found.state == expected.state).all()
     assert same_chains(found.rows[:30:2], hashed[np.arange(0, 30, 2), index[:30:2]])
-
-
-@pytest.mark.parametrize(("start", "stop", "length"), [(4, 60, 60), (30, 41, 41), (0, 9, 20)])
-def test_learning_a_text_stores_what_hashing_and_inserting_does(start: int, stop: int, length: int) -> None:
-    table, other, lengths = table_of(100), table_of(100), np.array([2, 8, 16, 32], np.int32)
-    tokens = np.random.default_rng(1).integers(0, 3, 60).astype(np.int32)
-    grams = np.zeros((stop - start, 4), np.uint64)
-    hash_positions(tokens, start, stop, np.uint64(7), lengths, grams)
-    at, which = np.nonzero(grams)
-    rows = np.zeros((len(at), WORDS), np.uint32)
-    for row, p, k in zip(rows, at + start, which, strict=True):
-        chain = tokens[p : min(p + WORDS - CHAIN, length)]
-        row[[META, NAMESPACE, REFS]] = [pack_meta(Kind.NGRAM, int(lengths[k]), len(chain)), 55, 1]
-        row[CHAIN : CHAIN + len(chain)] = chain
-    other.insert_many(grams[at, which], rows)
-    assert table.learn_many(tokens, start, stop, length, 7, lengths, 55) == len(at)
-    (keys, got), (wanted_keys, wanted) = next(table.scan()), next(other.scan())
-    order, wanted_order = np.argsort(keys), np.argsort(wanted_keys)
-    assert (keys[order] == wanted_keys[wanted_order]).all()
-    assert (got[order] == wanted[wanted_order]).all()
-    assert (table.stats().inserts, table.stats().updates) == (other.stats().inserts, other.stats().updates)
-
-
-def test_learning_into_a_full_table_evicts_or_says_what_was_refused() -> None:
-    tokens, lengths = np.random.default_rng(1).integers(0, 9999, 3000).astype(np.int32), np.array([4, 8], np.int32)
-    table = table_of(200)
-    assert table.learn_many(tokens, 4, 3000, 3000, 7, lengths, 0) == 5988
-    assert table.stats().evicted == 5988 - len(table)
-    small = table_of(20, evict=False)
-    assert small.learn_many(tokens, 4, 3000, 3000, 7, lengths, 0) == small.max_records == len(small)
-    assert small.stats().rejected == 5988 - small.max_records
 
 
 def test_state_bits_never_leave_the_table() -> None:
