@@ -61,7 +61,15 @@ def open_tiers(run: RunConfig, policy: Policy, output_dir: Path, spec: ModelSpec
             store = opener.nvme(nvme, path)
             undo.callback(store.close)
         cold = None if store is None or nvme is None else opener.cold(nvme, store)
-        router = Router(dram, cold, policy.placement, vram=vram, moves=policy.moves, clock_s=opener.clock_s)
+        router = Router(
+            dram,
+            cold,
+            policy.placement,
+            vram=vram,
+            moves=policy.moves,
+            window_keys=run.table.window_keys,
+            clock_s=opener.clock_s,
+        )
         undo.pop_all()
     return Tiers(router, path, _reader(nvme, store), tuple(opener.notices))
 

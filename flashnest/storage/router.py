@@ -21,6 +21,7 @@ from flashnest.storage.moves import RuleStats
 from flashnest.storage.router_lookup import Lookup
 from flashnest.storage.router_placing import Placer
 from flashnest.storage.router_tiers import Table, Tiers
+from flashnest.storage.sketch import DEFAULT_KEYS
 from flashnest.storage.step_clock import StepClock
 from flashnest.storage.store import ClockS, Found, MovePlan, PlacementMap, StoreStats
 from flashnest.storage.sweep import Sweep
@@ -53,10 +54,14 @@ class Router:
         *,
         vram: Table | None = None,
         moves: MovePlan | None = None,
+        window_keys: int = DEFAULT_KEYS,
         clock_s: ClockS = lambda: 1 + int(time.monotonic()),
         clock_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        """Take over the tiers: `close` closes them. `clock_s` must be the clock of the tables, `clock_ns` times."""
+        """Take over the tiers: `close` closes them. `clock_s` must be the clock of the tables, `clock_ns` times.
+
+        `window_keys`: different keys expected within a rule's time (`hits in`, `after`), 11 to 21 bytes each a time.
+        """
         self._step_clock = clock_s if isinstance(clock_s, StepClock) else None
         self._words, self._clock_ns = dram.words, clock_ns
         self._times = LookupTimes()
@@ -64,9 +69,11 @@ class Router:
         self._dram, self._cold = dram, cold
         self._sweep = None
         if moves is not None and moves.rules:
-            self._sweep = Sweep(self._tiers, moves, dram.words, clock_s=clock_s, clock_ns=clock_ns)
+            self._sweep = Sweep(
+                self._tiers, moves, dram.words, window_keys=window_keys, clock_s=clock_s, clock_ns=clock_ns
+            )
         stays = self._sweep is not None and self._sweep.decides
-        self._placer = Placer(self._tiers, placement, dram.words, clock_s, stays=stays)
+        self._placer = Placer(self._tiers, placement, dram.words, clock_s, stays=stays, window_keys=window_keys)
         self._lookup = Lookup(self._tiers, dram, self._sweep, dram.words)
         self._compile()
 

@@ -29,11 +29,13 @@ class Placer:
     repeated text writes nothing; without, it moves up to the first tier of its chain that has room.
     """
 
-    def __init__(self, tiers: Tiers, placement: PlacementMap, words: int, clock_s: ClockS, *, stays: bool) -> None:
+    def __init__(
+        self, tiers: Tiers, placement: PlacementMap, words: int, clock_s: ClockS, *, stays: bool, window_keys: int
+    ) -> None:
         self._tiers, self._placement, self._stays = tiers, placement, stays
         self._record_bytes = KEY_BYTES + 4 * words
         self._gates = [
-            None if admission is None else AdmissionGate(admission, clock_s=clock_s)
+            None if admission is None else AdmissionGate(admission, clock_s=clock_s, expected_keys=window_keys)
             for admission in placement.admissions
         ]
         self._starts = np.zeros(len(placement.chains) + 1, np.int64)

@@ -22,11 +22,18 @@ class Sweep:
     """The moves of a plan. The tiers' owner thread calls it."""
 
     def __init__(
-        self, tiers: Tiers, plan: MovePlan, words: int, *, clock_s: ClockS, clock_ns: Callable[[], int]
+        self,
+        tiers: Tiers,
+        plan: MovePlan,
+        words: int,
+        *,
+        window_keys: int,
+        clock_s: ClockS,
+        clock_ns: Callable[[], int],
     ) -> None:
         """Take notice of the rules whose tiers are open; hook `keep` rules and flights into `tiers`."""
         self._clock_ns = clock_ns
-        self._mover = Mover(tiers, plan, words, clock_s)
+        self._mover = Mover(tiers, plan, words, clock_s, window_keys)
         now_ns = clock_ns()
         tables = [TableSweep(table, self._mover, now_ns) for table in tiers.tables]
         self._tables = tuple(table for table in tables if table.has_rules)

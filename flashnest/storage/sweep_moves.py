@@ -30,12 +30,14 @@ class Want:
 class Mover:
     """The rules of a plan over the tiers of a run. The tiers' owner thread calls it."""
 
-    def __init__(self, tiers: Tiers, plan: MovePlan, words: int, clock_s: ClockS) -> None:
+    def __init__(self, tiers: Tiers, plan: MovePlan, words: int, clock_s: ClockS, window_keys: int) -> None:
         self._tiers, self._clock_s = tiers, clock_s
         self._record_bytes = KEY_BYTES + 4 * words
         keeps = [rule for rule in plan.rules if rule.action == "keep"]
         self._keeps_in = {tier: tuple(rule for rule in keeps if rule.source is tier) for tier in Tier}
-        self._windows = tuple(WindowedCounts(window, clock_s=clock_s) for window in plan.windows_s)
+        self._windows = tuple(
+            WindowedCounts(window, clock_s=clock_s, expected_keys=window_keys) for window in plan.windows_s
+        )
         self.states = tuple(RuleState(rule, self._record_bytes) for rule in plan.rules if rule.action != "keep")
         self._recent = RecentMoves() if self.states else None
         self.sees_hits = bool(self._windows)
