@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from records import WORDS, Clock, Placement, keys_of, rows_of, same_chains, spread, table_bytes
 
-from flashnest.record import CHAIN, Tier, U64Array
+from flashnest.record import CHAIN, Admission, Tier, U64Array
 from flashnest.storage.cold import ColdOptions, ColdTier
 from flashnest.storage.lmdb import LmdbStore
 from flashnest.storage.lookup_times import LookupTimes
@@ -344,3 +344,16 @@ def test_a_drain_reads_the_step_clock() -> None:
     router.drain()
     assert steps() == 1060
     router.close()
+
+
+def test_a_sketch_too_small_for_the_keys_lets_records_in_early() -> None:
+    """20,000 keys seen once each: a gate made for as many keeps them out, one made for 100 does not."""
+    admitted = {}
+    for expected in (100, 20_000):
+        placement = Placement(chains=((Tier.DRAM,),), admissions=(Admission(2, 600),), long=0)
+        dram = DramTable(1 << 21, words=WORDS, clock_s=lambda: 5)
+        router = Router(dram, None, placement, window_keys=expected, clock_s=lambda: 5)
+        keys = spread(0, 20_000)
+        admitted[expected] = int(np.count_nonzero(router.insert_many(keys, rows_of(keys))))
+        router.close()
+    assert admitted[20_000] < 1000 < 10_000 < admitted[100]
