@@ -77,7 +77,9 @@ def open_tiers(run: RunConfig, policy: Policy, output_dir: Path, spec: ModelSpec
 def _reader(tier: NvmeTierConfig | None, store: ColdStore | None) -> tuple[str, str]:
     if tier is None or store is None:
         return "", ""
-    return tier.engine, f"{store.io}: {store.io_why}" if isinstance(store, SlotsStore) else ""
+    if not isinstance(store, SlotsStore):
+        return tier.engine, ""
+    return tier.engine, store.io if store.io == "io_uring" else f"{store.io}: {store.io_why}"
 
 
 class _Opener:
