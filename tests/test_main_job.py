@@ -46,6 +46,16 @@ def value_at(report: dict[str, Any], path: str) -> Any:
     return value
 
 
+@pytest.mark.parametrize("engine", ["lmdb", "slots"])
+def test_no_step_waits_for_a_kernel(tmp_path: Path, engine: str) -> None:
+    """All are loaded when the parts are built: a load costs 5 to 70 ms, a first compile seconds."""
+    tiers = ("platform.table.dram=4MiB", "platform.table.nvme=16MiB", f"tiering.tiers.nvme.engine={engine}")
+    run = ("+platform=rtx4090", "+tiering=hotcold", "workload=smoke", *tiers)
+    script = [sys.executable, str(ROOT / "tests" / "late_kernels.py"), str(tmp_path), *run]
+    done = subprocess.run(script, env=environment(), capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
 def test_the_card_s_command_runs_emulated_and_says_so(tmp_path: Path) -> None:
     done, report = run_job(tmp_path, "+platform=dgx_spark", "+tiering=hotcold", "workload=smoke")
     first = done.stdout.splitlines()[0]

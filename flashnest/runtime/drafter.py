@@ -168,6 +168,8 @@ class Drafter:
         self._learn_keys = np.zeros(records, np.uint64)
         self._learn_rows = np.zeros((records, words), np.uint32)
         self.drafts = Drafts.allocate(rows, max_draft_tokens)
+        self._queue.build(self._lengths, self._learn_keys, self._learn_rows)  # loads the kernels: no step waits for it
+        match_own(self._tails[0], 0, 1, 1, self._own)
 
     @property
     def ngram_lengths(self) -> I32Array:

@@ -92,9 +92,11 @@ class WriteBuffer:
         """Load or compile the kernels, so that no step waits for it."""
         keys = NO_KEYS
         self._active.lookup_many(keys, self._found)
-        self._active.peek_many(keys, self._found)
+        self._active.peek_many(np.zeros(1, np.uint64), self._found)  # key 0 is a miss; no key would load nothing
         self._active.contains_many(keys)
         self._active.insert_fitting(keys, np.zeros((0, self._words), np.uint32))
+        self._sealed.scan_slice(0, 1)
+        self._sealed.clear()
 
     def lookup_at(self, keys: U64Array, at: I64Array, found: Found, known: BoolArray) -> tuple[int, I64Array]:
         """Answer those keys at positions `at` that the buffer knows; returns how many were hits, and frozen ones.

@@ -50,6 +50,7 @@ class MembershipFilter:
         self.knows_many(_NONE)
         self.open_many(_NONE, _NONE.view(np.uint8), _NONE.view(np.bool_), _NONE.view(np.int64))
         self.add_many(_NONE)
+        self._delta.compile()
 
     @staticmethod
     def _threshold(sealed_keys: int) -> int:

@@ -38,6 +38,12 @@ class BloomLayers:
         self._room.append(keys)
         self._newest_keys = keys
 
+    def compile(self) -> None:
+        """Load or compile the kernels, so that no step waits for it."""
+        keys = np.zeros(0, np.uint64)
+        bloom_add(self.layers[-1], keys)
+        bloom_contains(self.layers[-1], keys, np.zeros(0, np.bool_))
+
     @property
     def bytes_used(self) -> int:
         """Bytes allocated."""

@@ -94,6 +94,10 @@ class Router:
         ends, index = np.zeros(0, np.int32), np.zeros(1, np.int64)
         self._lookup.longest_tails_many(no_tokens, ends, keys, lengths, tickets, no_keys, found, index)
         self._lookup.compile()
+        if self._tiers.flights is not None:
+            self._tiers.flights.compile()
+        if self._sweep is not None:
+            self._sweep.compile()
         self._placer.insert_many(keys, rows)
         self._dram.evict_many(0)
         if self._cold is not None:

@@ -91,6 +91,15 @@ class Flights:
     def __init__(self) -> None:
         self._reset(FIRST_SLOTS)
 
+    def compile(self) -> None:
+        """Load or compile the kernels, so that no step waits for it."""
+        keys, none = np.zeros(0, np.uint64), np.zeros(0, np.bool_)
+        _add(self._slots, self._counts, self._spoiled, keys)
+        _which(self._slots, self._counts, keys, none)
+        _spoil(self._slots, self._counts, self._spoiled, keys)
+        _take(self._slots, self._counts, self._spoiled, keys, none)
+        _restore(self._slots, self._counts, self._spoiled, keys, np.zeros(0, np.int32), none)
+
     def _reset(self, slots: int) -> None:
         self._slots = np.zeros(slots, np.uint64)
         self._counts = np.zeros(slots, np.int32)

@@ -49,6 +49,12 @@ class Sweep:
             tiers.keeps = self._mover.keeps
         self.sees_hits = self._mover.sees_hits
 
+    def compile(self) -> None:
+        """Load or compile the kernels, so that no step waits for it."""
+        self._mover.compile()
+        for table in self._tables:
+            table.compile()
+
     @property
     def decides(self) -> bool:
         """Whether rules move records between NVMe and the tables, so that learning one again should not."""

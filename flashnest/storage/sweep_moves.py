@@ -32,7 +32,7 @@ class Mover:
 
     def __init__(self, tiers: Tiers, plan: MovePlan, words: int, clock_s: ClockS, window_keys: int) -> None:
         self._tiers, self._clock_s = tiers, clock_s
-        self._record_bytes = KEY_BYTES + 4 * words
+        self._words, self._record_bytes = words, KEY_BYTES + 4 * words
         keeps = [rule for rule in plan.rules if rule.action == "keep"]
         self._keeps_in = {tier: tuple(rule for rule in keeps if rule.source is tier) for tier in Tier}
         self._windows = tuple(
@@ -42,6 +42,15 @@ class Mover:
         self._recent = RecentMoves() if self.states else None
         self.sees_hits = bool(self._windows)
         """Whether a rule asks for hits within a time, so that `saw` has a use."""
+
+    def compile(self) -> None:
+        """Load or compile the kernels, so that no step waits for it."""
+        keys, rows = np.zeros(0, np.uint64), np.zeros((0, self._words), np.uint32)
+        self._facts(keys, rows)
+        self.saw(keys)
+        if self._recent is not None:
+            self._recent.ages_many(keys, self._clock_s())
+            self._recent.note_many(keys, self._clock_s(), Tier.NVME, Tier.DRAM, 1)
 
     def now_s(self) -> int:
         """Return the time by which facts and brakes go."""

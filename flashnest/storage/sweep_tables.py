@@ -32,6 +32,11 @@ class TableSweep:
         self._pass = Pass(PASS_S, now_ns)
         self._hand = 0
 
+    def compile(self) -> None:
+        """Load or compile the kernels, so that no step waits for it."""
+        self._table.scan_slice(0, 1)
+        self._table.victims(0)
+
     @property
     def has_rules(self) -> bool:
         """Whether any rule looks at this table."""
