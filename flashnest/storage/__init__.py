@@ -1,4 +1,4 @@
-"""Where records live: a DRAM table, an LMDB store on NVMe, a membership filter, and the router over them.
+"""Where records live: VRAM and DRAM tables, `lmdb` and `slots` on NVMe, the filter, the router and the sweep over them.
 
-Storage moves rows; it never parses a policy (it is handed a `PlacementMap`) and never sees a token sequence.
+Storage moves rows; it never parses a policy (it is handed a `PlacementMap` and a `MovePlan`) and never sees a text.
 """

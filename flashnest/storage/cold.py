@@ -200,11 +200,6 @@ class ColdTier:
         return taken
 
     @property
-    def pending_records(self) -> int:
-        """Records and removals that wait to be written."""
-        return len(self._writes)
-
-    @property
     def free_records(self) -> int:
         """How many more records the write buffer takes before a batch must be sealed."""
         return self._writes.free_records

@@ -12,7 +12,7 @@ import numpy as np
 
 from flashnest import record
 from flashnest.jit import kernel
-from flashnest.record import BoolArray, FactArrays, I64Array, Tier, U8Array, U32Array, U64Array
+from flashnest.record import BoolArray, FactArrays, I64Array, U8Array, U32Array, U64Array
 from flashnest.storage.ping_pong import WINDOW_S, Breaker
 from flashnest.storage.rates import TokenBucket
 from flashnest.storage.sketch import WindowedCounts
@@ -193,8 +193,3 @@ def first_unused(facts: FactArrays, using: str, at: I64Array, most: int) -> I64A
     waited = facts.age_s if using == "fifo" else facts.idle_s
     hit = np.zeros(len(at), np.bool_) if using in {"fifo", "lru"} else facts.hits[at] > 0
     return at[np.lexsort((-waited[at].astype(np.int64), hit))[:most]]
-
-
-def is_from(rule: MoveRule, tier: Tier, *actions: str) -> bool:
-    """Whether a rule with one of `actions` looks at the records of `tier`."""
-    return rule.source is tier and rule.action in actions
