@@ -2,7 +2,8 @@
 
     python -m benchmarks.soak --minutes 10 --engine slots --json soak.json
 
-rss_growth        median resident memory of the last tenth / of the first tenth, once every tier is full
+rss_growth        median memory of the last tenth / of the first tenth, once every tier is full: resident and
+                  no file's, since LMDB's pages come and go with the page cache
 rss_range         largest / smallest in that time
 file_share        largest size of the tier's files / capacity (blocks that the file system gave them)
 step_max          longest step / median step, and how many steps passed 3 times the median
@@ -26,7 +27,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import psutil
 
 from benchmarks.harness import Result, show, write_json
 from benchmarks.steps import run_config
@@ -76,9 +76,15 @@ def files_bytes(folder: Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
 
 
+def anonymous_bytes() -> int:
+    """Return this process's resident memory that belongs to no file."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith("RssAnon")))
+
+
 def load(app: App, stream: Iterator[Prompt], folder: Path, minutes: float) -> Log:
     """Run for `minutes` once the tiers are full, at most four times that in all."""
-    log, process = Log(), psutil.Process()
+    log = Log()
     started = next_sample = time.monotonic()
     end = started + 4 * 60 * minutes
 
@@ -97,7 +103,7 @@ def load(app: App, stream: Iterator[Prompt], folder: Path, minutes: float) -> Lo
             log.sweeps_s.append(event.sweep_s)
         if now >= next_sample:
             next_sample += 1.0
-            sample(log, app, process, folder, now - started)
+            sample(log, app, folder, now - started)
             if log.full_from is None and min(log.fills[-1]) >= FULL_SHARE:
                 log.full_from = len(log.fills) - 1
                 end = now + 60 * minutes
@@ -106,11 +112,11 @@ def load(app: App, stream: Iterator[Prompt], folder: Path, minutes: float) -> Lo
     return log
 
 
-def sample(log: Log, app: App, process: psutil.Process, folder: Path, at_s: float) -> None:
+def sample(log: Log, app: App, folder: Path, at_s: float) -> None:
     """Note this second."""
     tiers = app.router.stats().tiers
     log.at_s.append(at_s)
-    log.rss_bytes.append(process.memory_info().rss)
+    log.rss_bytes.append(anonymous_bytes())
     log.file_bytes.append(files_bytes(folder))
     log.fills.append(tuple(tiers[t].fill for t in sorted(tiers) if t.name.lower() in app.open_tiers))
 
