@@ -6,7 +6,7 @@ import logging
 
 import numpy as np
 import pytest
-from moving import Rule
+from moving_tiers import Rule
 from records import keys_of, rows_of, spread
 
 from flashnest import record

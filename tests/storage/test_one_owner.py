@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from moving import NOWHERE, DictStore, Rig, Rule, rig
+from moving_tiers import NOWHERE, DictStore, Rig, Rule, rig
 from records import rows_of
 
 from flashnest.record import CHAIN, Tier, U64Array

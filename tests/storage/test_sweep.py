@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from moving import IN_DRAM, IN_DRAM_OR_NVME, IN_NVME, IN_VRAM, Everywhere, Rig, Rule, rig
+from moving_tiers import IN_DRAM, IN_DRAM_OR_NVME, IN_NVME, IN_VRAM, Everywhere, Rig, Rule, rig
 from records import WORDS, rows_of, same_chains, spread
 
 from flashnest.hashing import hash_tails
