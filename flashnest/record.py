@@ -150,6 +150,13 @@ def row_chain_lengths(rows: U32Array) -> U8Array:
     return ((rows[:, META] >> 16) & 0xFF).astype(np.uint8)
 
 
+def first_of_each(keys: U64Array) -> BoolArray:
+    """Return which keys are the first of their value, bool (n,)."""
+    first = np.zeros(len(keys), np.bool_)
+    first[np.unique(keys, return_index=True)[1]] = True
+    return first
+
+
 def namespace_salt(namespace: str) -> int:
     """Return the 64-bit salt mixed into every key of a tenant: other tenants cannot reach its records."""
     return xxhash.xxh3_64_intdigest(b"flashnest.namespace\0" + namespace.encode())

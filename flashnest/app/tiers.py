@@ -108,8 +108,10 @@ class _Opener:
     def notice_other_eviction(self) -> None:
         """Say where a rule names another eviction than the DRAM table has: the table's own is what runs."""
         tier = self._run.tiering.tiers.dram
-        for rule in self._policy.moves.rules if tier is not None else ():
-            if tier is not None and rule.source is Tier.DRAM and rule.using not in (None, tier.eviction):
+        if tier is None:
+            return
+        for rule in self._policy.moves.rules:
+            if rule.source is Tier.DRAM and rule.using not in (None, tier.eviction):
                 self.notices.append(
                     f"rule {rule.number} says `using {rule.using}`, the dram tier evicts by {tier.eviction} "
                     f"(tiering.tiers.dram.eviction={rule.using} makes them agree)"

@@ -19,6 +19,7 @@ from flashnest.storage.cold_scan import ColdScan
 from flashnest.storage.cold_writes import WriteBuffer
 from flashnest.storage.filter import MembershipFilter
 from flashnest.storage.fuse import build_fuse
+from flashnest.storage.packed import TOKEN_BITS
 from flashnest.storage.store import ClockS, ColdStore, Found, State, StoreStats
 from flashnest.storage.touches import Touches
 
@@ -39,7 +40,7 @@ class ColdTier:
         clock_s: ClockS,
         options: ColdOptions = _DEFAULTS,
         clock: Clock = time.monotonic,
-        token_bits: int = 18,
+        token_bits: int = TOKEN_BITS,
     ) -> None:
         """Read every key of the store into a fresh filter and start the threads. Takes the store over.
 

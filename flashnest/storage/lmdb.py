@@ -18,7 +18,7 @@ import lmdb
 import numpy as np
 
 from flashnest.errors import StoreClosedError, StoreCorruptError, StoreError, StoreFullError
-from flashnest.record import BoolArray, Tier, U32Array, U64Array
+from flashnest.record import BoolArray, Tier, U32Array, U64Array, first_of_each
 from flashnest.storage.cold_pace import SLICE_RECORDS, give_way
 from flashnest.storage.lmdb_files import StoreDirectory
 from flashnest.storage.lmdb_reader import LmdbReader
@@ -126,18 +126,14 @@ class LmdbStore:
             meta = self._env.open_db(b"meta", create=fresh)
             records = self._env.open_db(b"records", integerkey=True, create=fresh)
         except lmdb.Error as error:
-            raise self._foreign("it has no flashnest tables") from error
+            raise self._directory.foreign("it has no flashnest tables") from error
         with self._env.begin(write=fresh, db=meta) as txn:
             for name, value in wanted.items():
                 if fresh:
                     txn.put(name.encode(), value.encode())
                 elif (stored := bytes(txn.get(name.encode(), b"")).decode(errors="replace")) != value:
-                    raise self._foreign(f"its {name} is {stored!r}, this run needs {value!r}")
+                    raise self._directory.foreign(f"its {name} is {stored!r}, this run needs {value!r}")
         return records
-
-    def _foreign(self, why: str) -> StoreError:
-        path = self._directory.path
-        return StoreError(f"{path} belongs to another setup", why=why, fix=f"name another path, or move {path} away")
 
     def __len__(self) -> int:
         return self._writer.records
@@ -176,7 +172,7 @@ class LmdbStore:
     def remove_many(self, keys: U64Array) -> BoolArray:
         """See `Store.remove_many`: one durable transaction."""
         there = self.contains_many(keys)
-        there &= _first_of_each(keys)
+        there &= first_of_each(keys)
         if there.any():
             self.write_many(np.zeros(0, np.uint64), np.zeros((0, self._words), np.uint32), keys[there])
         return there
@@ -270,9 +266,3 @@ class LmdbStore:
                 why="LMDB cannot be used across a fork",
                 fix="open the store in the process that uses it",
             )
-
-
-def _first_of_each(keys: U64Array) -> BoolArray:
-    first = np.zeros(len(keys), np.bool_)
-    first[np.unique(keys, return_index=True)[1]] = True
-    return first

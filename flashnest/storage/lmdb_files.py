@@ -8,18 +8,16 @@ closed well; it is removed as long as the store is open.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Final
 
 from flashnest.errors import StoreCorruptError, StoreError
+from flashnest.storage.store_directory import LockedDirectory
 
 DATA: Final = "data.mdb"
 _CLEAN: Final = "clean"
-_LOCK: Final = "flashnest.lock"
 
 AUDIT_BYTES: Final = 256 << 20
 """Up to this size `python -m lmdb verify` examines every invariant (pure Python, about 30 MB/s); above, every leaf page
@@ -37,46 +35,11 @@ for name in names:
             sys.exit("entries are missing")
 """
 
-_open_paths: dict[str, int] = {}
 
+class StoreDirectory(LockedDirectory):
+    """The directory of an LMDB store."""
 
-class StoreDirectory:
-    """A store's own directory, held by one store of one process from construction to `release`."""
-
-    def __init__(self, path: Path) -> None:
-        """Create the directory (mode 0700) where it is missing and take its lock.
-
-        Raises StoreError where it cannot be created or another store has it.
-        """
-        self.path = path
-        try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._real = str(path.resolve())
-            self._lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise StoreError(
-                f"cannot use {path} as a store", why=str(error), fix="name a directory that this user may write"
-            ) from error
-        if _open_paths.get(self._real) == os.getpid():
-            os.close(self._lock)
-            raise StoreError(
-                f"{path} is already open in this process",
-                why="LMDB allows one environment a file in a process",
-                fix="share the open store, or close it first",
-            )
-        self._take_lock()
-        _open_paths[self._real] = os.getpid()
-
-    def _take_lock(self) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._lock)
-            raise StoreError(
-                f"{self.path} is in use by another process",
-                why="a store has one owner at a time",
-                fix="stop the other flashnest, or give this one its own path",
-            ) from error
+    one_owner = "LMDB allows one environment a file in a process"
 
     @property
     def data(self) -> Path:
@@ -134,9 +97,3 @@ class StoreDirectory:
         """Note that the file is closed and whole. A disk that cannot take the note only costs an examination later."""
         with contextlib.suppress(OSError):
             (self.path / _CLEAN).write_text(self._fingerprint())
-
-    def release(self) -> None:
-        """Let others open the directory."""
-        if _open_paths.get(self._real) == os.getpid():
-            del _open_paths[self._real]
-        os.close(self._lock)

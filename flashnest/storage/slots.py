@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from flashnest.errors import StoreClosedError, StoreError, StoreFullError
-from flashnest.record import BoolArray, Tier, U32Array, U64Array
+from flashnest.record import BoolArray, Tier, U32Array, U64Array, first_of_each
 from flashnest.storage.page_io import DEFAULT_DEPTH, PAGE_BYTES, Io
 from flashnest.storage.segments import SegmentLog, batch_bytes
 from flashnest.storage.slots_buckets import LANE_PAGES, Buckets
@@ -196,9 +196,8 @@ class SlotsStore:
 
     def remove_many(self, keys: U64Array) -> BoolArray:
         """See `Store.remove_many`: durable when it returns."""
-        there = np.zeros(len(keys), np.bool_)
-        there[np.unique(keys, return_index=True)[1]] = True
-        there &= self.contains_many(keys)
+        there = self.contains_many(keys)
+        there &= first_of_each(keys)
         if there.any():
             self.write_many(np.zeros(0, np.uint64), np.zeros((0, self._words), np.uint32), keys[there])
         return there

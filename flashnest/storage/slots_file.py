@@ -11,7 +11,6 @@ The superblock and `clean` are JSON behind an xxh3_64. Without a valid `clean` e
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import struct
@@ -28,10 +27,10 @@ from flashnest.record import U8Array
 from flashnest.storage.page_io import PAGE_BYTES
 from flashnest.storage.segments import sync_directory
 from flashnest.storage.slots_page import LAYOUT_VERSION
+from flashnest.storage.store_directory import LockedDirectory
 
 _LMDB_DATA: Final = "data.mdb"
 _SEAL = struct.Struct("=QI")
-_open_paths: dict[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,52 +46,14 @@ class Superblock:
     byteorder: str = sys.byteorder
 
 
-class SlotsDirectory:
-    """A store's own directory, held by one store of one process from construction to `release`."""
-
-    def __init__(self, path: Path) -> None:
-        """Create the directory (mode 0700) where it is missing and take its lock.
-
-        Raises StoreError where it cannot be created, another store has it, or it holds an LMDB store.
-        """
-        self.path = path
-        try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._real = str(path.resolve())
-            self._lock = os.open(path / "flashnest.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise StoreError(
-                f"cannot use {path} as a store", why=str(error), fix="name a directory that this user may write"
-            ) from error
-        try:
-            self._take()
-        except BaseException:
-            os.close(self._lock)
-            raise
-        _open_paths[self._real] = os.getpid()
+class SlotsDirectory(LockedDirectory):
+    """The directory of a slots store."""
 
     def _take(self) -> None:
-        if _open_paths.get(self._real) == os.getpid():
-            raise StoreError(
-                f"{self.path} is already open in this process",
-                why="a store has one owner at a time",
-                fix="share the open store, or close it first",
-            )
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise StoreError(
-                f"{self.path} is in use by another process",
-                why="a store has one owner at a time",
-                fix="stop the other flashnest, or give this one its own path",
-            ) from error
+        """Raises StoreError also where the directory holds an LMDB store."""
+        super()._take()
         if (self.path / _LMDB_DATA).exists():
-            raise self._foreign("it holds an LMDB store, this run has engine `slots`")
-
-    def _foreign(self, why: str) -> StoreError:
-        return StoreError(
-            f"{self.path} belongs to another setup", why=why, fix=f"name another path, or move {self.path} away"
-        )
+            raise self.foreign("it holds an LMDB store, this run has engine `slots`")
 
     @property
     def data(self) -> Path:
@@ -117,7 +78,7 @@ class SlotsDirectory:
         held = self._read_superblock()
         for name, value in asdict(wanted).items():
             if name != "store_id" and held.get(name) != value:
-                raise self._foreign(f"its {name} is {held.get(name)!r}, this run needs {value!r}")
+                raise self.foreign(f"its {name} is {held.get(name)!r}, this run needs {value!r}")
         if self.data.stat().st_size != (buckets + 1) * PAGE_BYTES:
             raise self._damaged(f"it has {self.data.stat().st_size} bytes instead of {(buckets + 1) * PAGE_BYTES}")
         return Superblock(owner, words, capacity_bytes, buckets, int(str(held["store_id"])))
@@ -186,12 +147,6 @@ class SlotsDirectory:
     def allocated_bytes(self) -> int:
         """Return the bytes that the file system has given the file of buckets so far; never above its size."""
         return min(self.data.stat().st_blocks * 512, self.data.stat().st_size)
-
-    def release(self) -> None:
-        """Let others open the directory."""
-        if _open_paths.get(self._real) == os.getpid():
-            del _open_paths[self._real]
-        os.close(self._lock)
 
 
 def _sealed(text: bytes, more: bytes = b"") -> bytes:

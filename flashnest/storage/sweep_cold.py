@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-import numpy as np
-
-from flashnest.record import BoolArray, Tier, U32Array, U64Array
+from flashnest.record import BoolArray, Tier, U32Array, U64Array, first_of_each
 from flashnest.storage.cold import ColdTier
 from flashnest.storage.router_flights import Flights
 from flashnest.storage.sweep_moves import Mover, Want
@@ -77,13 +75,6 @@ class FoundCold:
             self._cold.facts_many(keys, rows)
             self._mover.apply(Tier.NVME, keys, rows, [Want(state, len(keys)) for state in self._states])
         return True
-
-
-def first_of_each(keys: U64Array) -> BoolArray:
-    """Return which keys are the first of their value, (n,)."""
-    first = np.zeros(len(keys), np.bool_)
-    first[np.unique(keys, return_index=True)[1]] = True
-    return first
 
 
 class ColdWalk:

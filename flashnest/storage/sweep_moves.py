@@ -48,9 +48,6 @@ class Mover:
         keys, rows = np.zeros(0, np.uint64), np.zeros((0, self._words), np.uint32)
         self._facts(keys, rows)
         self.saw(keys)
-        if self._recent is not None:
-            self._recent.ages_many(keys, self._clock_s())
-            self._recent.note_many(keys, self._clock_s(), Tier.NVME, Tier.DRAM, 1)
 
     def now_s(self) -> int:
         """Return the time by which facts and brakes go."""
