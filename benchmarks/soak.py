@@ -2,9 +2,9 @@
 
     python -m benchmarks.soak --minutes 10 --engine slots --json soak.json
 
-rss_growth        median memory of the last tenth / of the first tenth, once every tier is full: resident and
-                  no file's, since LMDB's pages come and go with the page cache
+rss_growth        median resident memory of the last tenth / of the first tenth, once every tier is full
 rss_range         largest / smallest in that time
+anonymous_range   likewise, of the part that belongs to no file: LMDB's pages come and go with the page cache
 file_share        largest size of the tier's files / capacity (blocks that the file system gave them)
 step_max          longest step / median step, and how many steps passed 3 times the median
 sweep_max         longest sweep of a step, ms, and how many of the steps above would have stayed below without it
@@ -65,6 +65,7 @@ class Log:
     sweeps_s: list[float] = field(default_factory=list)
     at_s: list[float] = field(default_factory=list)
     rss_bytes: list[int] = field(default_factory=list)
+    anonymous_bytes: list[int] = field(default_factory=list)
     file_bytes: list[int] = field(default_factory=list)
     fills: list[tuple[float, ...]] = field(default_factory=list)
     full_from: int | None = None
@@ -76,10 +77,10 @@ def files_bytes(folder: Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
 
 
-def anonymous_bytes() -> int:
-    """Return this process's resident memory that belongs to no file."""
+def status_bytes(name: str) -> int:
+    """Return a line of this process's status: VmRSS, resident memory; RssAnon, that which belongs to no file."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * int(next(line.split()[1] for line in lines if line.startswith("RssAnon")))
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith(name)))
 
 
 def load(app: App, stream: Iterator[Prompt], folder: Path, minutes: float) -> Log:
@@ -116,7 +117,8 @@ def sample(log: Log, app: App, folder: Path, at_s: float) -> None:
     """Note this second."""
     tiers = app.router.stats().tiers
     log.at_s.append(at_s)
-    log.rss_bytes.append(anonymous_bytes())
+    log.rss_bytes.append(status_bytes("VmRSS"))
+    log.anonymous_bytes.append(status_bytes("RssAnon"))
     log.file_bytes.append(files_bytes(folder))
     log.fills.append(tuple(tiers[t].fill for t in sorted(tiers) if t.name.lower() in app.open_tiers))
 
@@ -127,7 +129,7 @@ def results(log: Log, app: App, parameters: dict[str, str | int | float | None])
     median = float(np.median(steps))
     long = steps > 3 * median
     by_sweep = int(np.count_nonzero(long & (steps - sweeps <= 3 * median)))
-    rss = np.array(log.rss_bytes[log.full_from :])
+    rss, anonymous = (np.array(of[log.full_from :]) for of in (log.rss_bytes, log.anonymous_bytes))
     capacity = app.router.stats().tiers[Tier.NVME].bytes_budget
     seconds = log.at_s[-1] - (0.0 if log.full_from is None else log.at_s[log.full_from])
     base = {**parameters, "seconds": round(seconds), "full": str(log.full_from is not None)}
@@ -136,6 +138,7 @@ def results(log: Log, app: App, parameters: dict[str, str | int | float | None])
     rows = [
         Result("rss_growth", base, last, "bytes", "first tenth", first),
         Result("rss_range", base, float(rss.max()), "bytes", "smallest", float(rss.min())),
+        Result("anonymous_range", base, float(anonymous.max()), "bytes", "smallest", float(anonymous.min())),
         Result("file_share", base, float(max(log.file_bytes)), "bytes", "capacity", float(capacity)),
         Result("step_p99", base, float(np.percentile(steps, 99)) * 1e3, "ms", "median", median * 1e3),
         Result(

@@ -233,8 +233,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", default="1M,16M", help="table sizes, comma-separated; K, M and G are understood")
     parser.add_argument("--batch", default="1,128", help="keys a call")
-    parser.add_argument("--load", type=float, default=0.75, help="share of slots taken, at most 0.8")
-    parser.add_argument("--rounds", type=int, default=41, help="rounds whose median is reported")
+    parser.add_argument("--load", type=float, default=0.7, help="share of slots taken, at most 0.8")
+    parser.add_argument("--rounds", type=int, default=301, help="rounds whose median is reported")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     options = parser.parse_args()
     batches = [int(batch) for batch in options.batch.split(",")]

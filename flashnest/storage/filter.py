@@ -1,10 +1,10 @@
 """Membership filter of a cold tier: says "surely absent" in DRAM, so that most lookups never reach the disk.
 
 Most n-gram lookups are negative (81 to 99.96 % on real text), and each that reaches NVMe costs 50 us. Two parts: a
-sealed one, a binary fuse filter of the keys that were stored when it was built (1.15 bytes a key, 0.39 % false
-positives), and a delta, a Bloom filter of the keys that came since (1.75 bytes, 0.3 %); 1.7 bytes a record in all. When
-the keys added and removed since reach a quarter of the sealed ones, a new sealed part is due. Never asks the store:
-whoever owns it does.
+sealed one, a binary fuse filter of the keys that were stored when it was built (1.19 bytes a key, 0.39 % false
+positives), and a delta, a Bloom filter of the keys that came since (1.75 bytes, 0.3 %); 1.75 bytes a record in all.
+When the keys added and removed since reach a quarter of the sealed ones, a new sealed part is due. Never asks the
+store: whoever owns it does.
 
 The rebuild, so that no key is ever lost: `begin_rebuild` at a moment when every key that was added before will be on
 disk when the scan starts; from then on keys go into the old delta, which answers meanwhile, and into the next one;

@@ -84,7 +84,7 @@ def table_lookup(address: int, keys: U64Array) -> int:
 
     A pipeline of three stages, a block of 64 keys in each: ask for bucket lines, find keys and ask for row lines, take
     rows. One block's misses are under way while another's lines are worked on. Keys that are not in their first bucket
-    wait, in stage two, until their next bucket's line was asked for as well: one in eight, some 80 ns each otherwise.
+    wait, in stage two, until the unit's other line was asked for as well: one in eight, some 80 ns each otherwise.
     """
     n, hits, desk = keys.shape[0], 0, desk_at(address)
     if n > np.int64(desk[CAPACITY]):

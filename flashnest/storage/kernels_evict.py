@@ -110,7 +110,7 @@ def _find_queued(layout: Layout, entry: np.uint64) -> np.uint64:
                     return slot
         if layout.memory[line + KEYS] == ZERO:
             return ABSENT
-        bucket = next_bucket(layout, bucket)
+        bucket = next_bucket(layout, bucket, start)
         if bucket == start:
             return ABSENT
 

@@ -22,6 +22,7 @@ from flashnest.storage.kernels_layout import (
     begin_change,
     copy_row,
     count_mask,
+    distance,
     end_change,
     find,
     home,
@@ -37,42 +38,38 @@ _U64 = np.uint64
 
 @inline_kernel
 def _uncount(layout: Layout, key: np.uint64, first: np.uint64, last: np.uint64) -> None:
-    """Take a key out of the counts of buckets first..last-1, which it had passed."""
-    mask = count_mask(key)
+    """Take a key out of the counts of the buckets from `first` on that it passed on its way to `last`."""
+    mask, start = count_mask(key), home(key, layout.buckets)
     one = mask & (ZERO - mask)
     while first != last:
         line = line_of(layout, first)
         if layout.memory[line + KEYS] & mask != mask:
             layout.memory[line + KEYS] -= one
-        first = next_bucket(layout, first)
-
-
-@inline_kernel
-def _distance(layout: Layout, first: np.uint64, last: np.uint64) -> np.uint64:
-    """Return how many buckets a walk from `first` to `last` passes."""
-    return last - first if last >= first else last + layout.buckets - first
+        first = next_bucket(layout, first, start)
 
 
 @inline_kernel
 def _passed(layout: Layout, hole: np.uint64, bucket: np.uint64) -> np.uint64:
     """Return the lane in `bucket` of a key that had passed bucket `hole` on its way, or KEYS where there is none."""
-    away, line = _distance(layout, hole, bucket), line_of(layout, bucket)
+    line = line_of(layout, bucket)
     for lane in range(BUCKET_KEYS):
         key = layout.memory[line + _U64(lane)]
-        if key != ZERO and _distance(layout, home(key, layout.buckets), bucket) >= away:
-            return _U64(lane)
+        if key != ZERO:
+            start = home(key, layout.buckets)
+            if distance(layout, start, hole) < distance(layout, start, bucket):
+                return _U64(lane)
     return KEYS
 
 
 @inline_kernel
 def _find_passed(layout: Layout, hole: np.uint64) -> np.uint64:
     """Return the nearest slot of a key that had passed bucket `hole`, or ABSENT."""
-    bucket = next_bucket(layout, hole)
+    bucket = next_bucket(layout, hole, hole)
     while bucket != hole:
         lane = _passed(layout, hole, bucket)
         if lane != KEYS:
             return (bucket << THREE) | lane
-        bucket = next_bucket(layout, bucket)
+        bucket = next_bucket(layout, bucket, hole)
     return ABSENT  # only where counts are stuck at their most
 
 

@@ -63,7 +63,8 @@ def _overwrite(layout: Layout, slot: np.uint64, key: np.uint64, new: U64Array, i
 @inline_kernel
 def _claim(layout: Layout, key: np.uint64) -> np.uint64:
     """Put an absent key into the first free slot of its path, counting it in every bucket that it passes."""
-    bucket, mask = home(key, layout.buckets), count_mask(key)
+    bucket = start = home(key, layout.buckets)
+    mask = count_mask(key)
     one = mask & (ZERO - mask)
     while True:
         line = line_of(layout, bucket)
@@ -74,7 +75,7 @@ def _claim(layout: Layout, key: np.uint64) -> np.uint64:
             return (bucket << THREE) | lane
         if layout.memory[line + KEYS] & mask != mask:  # a count of 255 stays: correct, if slower, whatever the keys
             layout.memory[line + KEYS] += one
-        bucket = next_bucket(layout, bucket)
+        bucket = next_bucket(layout, bucket, start)
 
 
 @inline_kernel

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count, takewhile
+
 import numpy as np
 import pytest
 from contract import StoreContract, clock  # noqa: F401
@@ -37,15 +40,20 @@ def buckets_of(table: DramTable) -> np.ndarray:
     return table._memory.memory.reshape(-1, unit_words(table.words, TOKEN_BITS))[:, :16].reshape(-1, 8).copy()
 
 
+def path_from(first: int, buckets: int) -> Iterator[int]:
+    """Yield a key's buckets in order: both of its home's unit, home first, then those of the next unit, in that order."""
+    for unit in count(first // 2):
+        yield from ((2 * unit + first % 2) % buckets, (2 * unit + 1 - first % 2) % buckets)
+
+
 def assert_sound(table: DramTable) -> None:
     """Each bucket counts the keys that passed it, and none with a free slot was passed."""
     lines = buckets_of(table)
     passed = np.zeros((len(lines), 8), np.uint8)
     for bucket, slot in np.argwhere(lines[:, :7] != 0):
-        at = int(home(lines[bucket, slot], np.uint64(len(lines))))
-        while at != bucket:
+        first = int(home(lines[bucket, slot], np.uint64(len(lines))))
+        for at in takewhile(bucket.__ne__, path_from(first, len(lines))):
             passed[at, count_byte(lines[bucket, slot])] += 1
-            at = (at + 1) % len(lines)
     assert (passed == counts_of(table)).all()
     assert (lines[passed.any(axis=1), :7] != 0).all()
 
