@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.harness import Result, show, write_json
 from flashnest.app.compute import calm_openmp
-from flashnest.cli.policy import tiering_path
+from flashnest.cli.policy.files import tiering_path
 from flashnest.policy import load_tiering_file
 from flashnest.record import CHUNK_TOKENS, I32Array, row_words
 from flashnest.runtime.engine import Engine, EngineLimits

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import typer.testing
 
-from flashnest.cli.policy import app, tiering_path
+from flashnest.cli.policy import app
+from flashnest.cli.policy.files import tiering_path
 from flashnest.errors import PolicyError
 
 CARD = "rules: |\n  >=32-token records in DRAM, <=8-token records on NVMe\n"

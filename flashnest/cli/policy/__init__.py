@@ -1,0 +1,15 @@
+"""`flash-nest policy ...`: the policy tools on the command line, one module a command.
+
+Output is plain text, never wrapped or coloured, so that carets stay under what they point at and logs can be compared.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from flashnest.cli.policy.check import check
+from flashnest.cli.policy.test import test
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+app.command()(check)
+app.command()(test)
