@@ -1,0 +1,29 @@
+"""A trace of accesses through a policy, without a model: who hits where, what moves, what is written, what it costs.
+
+Reading order: `trace` (what was asked), `load` (from files), `engine` (the simulation), `result` (what it found). Needs
+no torch. Opens no store: records are dense numbers here, tiers are budgets of bytes.
+
+The names below load on first use, so that importing the package costs neither numba nor lark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flashnest.simulate.trace import INSERT, LOOKUP, Trace
+
+_HOME = {
+    "INSERT": "trace",
+    "LOOKUP": "trace",
+    "Trace": "trace",
+}
+
+__all__ = ["INSERT", "LOOKUP", "Trace"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
