@@ -27,12 +27,13 @@ class ComputeConfig(Section):
 
 
 class NvmeConfig(Section):
-    """A drive's 4 KiB random reads and its sequential rate."""
+    """A drive's 4 KiB random reads, its sequential rate, and the bytes that may be written to it in all (TBW)."""
 
     random_read_mean_s: Seconds = Field(alias="random_read_mean")
     random_read_p99_s: Seconds = Field(alias="random_read_p99")
     iops: PositiveInt
     sequential_read_bytes_per_s: BytesPerS = Field(alias="sequential_read")
+    endurance_bytes: Bytes | None = Field(alias="endurance", default=None)
 
 
 class PowerConfig(Section):

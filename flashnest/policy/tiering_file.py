@@ -15,7 +15,7 @@ from flashnest.errors import PolicyError
 from flashnest.policy.cases import TestCase, known_keys, read_tests
 from flashnest.policy.compile import Policy, compile_policy
 from flashnest.policy.facts import TIERS
-from flashnest.policy.yaml_nodes import Node, YamlShapeError, read_yaml
+from flashnest.policy.yaml_nodes import Node, Plain, YamlShapeError, read_yaml
 
 YAML_SUFFIXES = (".yaml", ".yml")
 TEXT_SUFFIXES = (".tier", ".txt")
@@ -38,6 +38,8 @@ class TieringFile:
     tiers: tuple[str, ...] | None = None
     params: Mapping[str, str | int] | None = None
     tests: tuple[TestCase, ...] = ()
+    settings: Mapping[str, Mapping[str, Plain]] | None = None
+    """What the file says of each of `tiers`, as written: `capacity`, `engine` and so on."""
 
     def compile(self) -> Policy:
         """Check and compile the rules. Raises PolicyCheckError."""
@@ -76,19 +78,23 @@ def _tiering(path: Path, root: Node) -> TieringFile:
     if "rules" not in top:
         raise root.wrong("the file has no `rules`", "add `rules: |` and the policy below it, indented")
     rules = top["rules"].block_text("`rules` is the text of the policy", "write `rules: |` and the policy below it")
-    tiers = _tiers(top["tiers"]) if "tiers" in top else None
+    settings = _tiers(top["tiers"]) if "tiers" in top else None
+    tiers = None if settings is None else tuple(settings)
     params = _params(top["params"]) if "params" in top else None
     tests = read_tests(top["tests"]) if "tests" in top else ()
-    return TieringFile(path, rules.text, rules.first_line, rules.column_offset, tiers, params, tests)
+    return TieringFile(path, rules.text, rules.first_line, rules.column_offset, tiers, params, tests, settings)
 
 
-def _tiers(node: Node) -> tuple[str, ...]:
+def _tiers(node: Node) -> dict[str, Mapping[str, Plain]]:
     tiers = node.mapping("`tiers` maps each tier to its settings, like `dram: {capacity: 14GiB}`")
     known_keys(tiers, tuple(TIERS), "tier")
+    found: dict[str, Mapping[str, Plain]] = {}
     for name, settings in tiers.items():
+        found[name] = {}
         if settings.value() is not None:
-            settings.mapping(f"tier `{name}` is a mapping of settings, like `{{capacity: 14GiB}}`")
-    return tuple(tiers)
+            entries = settings.mapping(f"tier `{name}` is a mapping of settings, like `{{capacity: 14GiB}}`")
+            found[name] = {key: entry.value() for key, entry in entries.items()}
+    return found
 
 
 def _params(node: Node) -> dict[str, str | int]:
