@@ -24,7 +24,11 @@ _KEYS = ("tiers", "params", "rules", "tests", "defaults")
 
 
 class TieringFileError(PolicyError):
-    """A tiering file cannot be read or has the wrong shape. The place is in `what`."""
+    """A tiering file cannot be read or has the wrong shape. The place is in `what`, and in `line` and `column`."""
+
+    def __init__(self, what: str, *, why: str = "", fix: str = "", line: int = 1, column: int = 1) -> None:
+        super().__init__(what, why=why, fix=fix)
+        self.line, self.column = line, column
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,10 @@ def load_tiering_file(path: Path) -> TieringFile:
     try:
         return _tiering(path, read_yaml(text))
     except YamlShapeError as error:
-        raise TieringFileError(f"{path}:{error.line}:{error.column}: {error.what}", fix=error.fix) from error
+        line, column = error.line, error.column
+        raise TieringFileError(
+            f"{path}:{line}:{column}: {error.what}", fix=error.fix, line=line, column=column
+        ) from error
 
 
 def _tiering(path: Path, root: Node) -> TieringFile:
