@@ -12,21 +12,14 @@ from itertools import combinations, islice
 from typing import Final
 
 from flashnest.policy.boxes import boxes, sample
-from flashnest.policy.cells import Grid, make_grid
 from flashnest.policy.check import Checked
 from flashnest.policy.diagnostics import Diagnostic, Label, Note, Severity
-from flashnest.policy.facts import CHANGING_FACTS, FACTS, Fact
 from flashnest.policy.moves import KEEP, MoveRule
+from flashnest.policy.possible import MAX_MOVE_CELLS, grid_of, laws, named
 from flashnest.policy.record_text import record_text
-from flashnest.policy.resolved import AllOf, AnyOf, InRange, Meaning, Negated, ranges
+from flashnest.policy.resolved import AllOf, AnyOf, Meaning, Negated
 from flashnest.policy.syntax import Span
 from flashnest.record import Tier
-
-_MAX_CELLS: Final = 200_000
-"""About a millisecond a comparison; conditions that people write have tens to hundreds of cells."""
-
-_MAX_AXES: Final = 32
-"""Most dimensions of an array before numpy 2."""
 
 _SHOWN: Final = 3
 
@@ -34,12 +27,12 @@ _SHOWN: Final = 3
 def check_conflicts(checked: Checked) -> tuple[Diagnostic, ...]:
     """Return the findings about the moves of a policy whose names are right."""
     rules = checked.moves.rules
-    too_large = [_too_large(checked, rule) for rule in rules if _grid_of([rule.meaning]) is None]
+    too_large = [_too_large(checked, rule) for rule in rules if grid_of([rule.meaning]) is None]
     if too_large:
         return tuple(too_large)
-    acting = [rule for rule in rules if _record(_in_effect(rule, rules), checked.namespaces) is not None]
-    never = [_never_acts(checked, rule) for rule in rules if rule not in acting]
-    movers = [rule for rule in acting if rule.action != KEEP]
+    able = [rule for rule in rules if _record(_in_effect(rule, rules), checked.namespaces) is not None]
+    never = [_never_acts(checked, rule) for rule in rules if rule not in able]
+    movers = [rule for rule in able if rule.action != KEEP and rule.acts]
     rounds = islice(_rounds(checked, movers), _SHOWN)
     return (*never, *rounds, *_idle_sources(checked))
 
@@ -48,60 +41,23 @@ def _in_effect(rule: MoveRule, rules: Sequence[MoveRule]) -> Meaning:
     """Return the condition of a move without the records that a `keep` holds in its source."""
     if rule.action == KEEP:
         return rule.meaning
-    kept = tuple(one.meaning for one in rules if one.action == KEEP and one.source is rule.source)
+    kept = tuple(one.meaning for one in _keeps(rule.source, rules))
     return AllOf((rule.meaning, Negated(AnyOf(kept)))) if kept else rule.meaning
+
+
+def _keeps(tier: Tier, rules: Sequence[MoveRule]) -> list[MoveRule]:
+    """Return the rules that hold records in a tier; a trial holds none."""
+    return [one for one in rules if one.action == KEEP and one.source is tier and one.acts]
 
 
 def _record(meaning: Meaning, spaces: Mapping[int, str]) -> str | None:
     """Return a record that satisfies a condition, None without one; "" where the cells are too many to look."""
-    grid = _grid_of([meaning])
+    grid = grid_of([meaning])
     if grid is None:
         return ""
-    possible = grid.mask(AllOf((meaning, *_laws([meaning]))))
+    possible = grid.mask(AllOf((meaning, *laws([meaning]))))
     box = next(boxes(possible), None)
-    return None if box is None else record_text(sample(box, grid, spaces), _named(grid))
-
-
-def _named(grid: Grid) -> list[str]:
-    return ["hits" if axis.fact.window_s else axis.fact.name for axis in grid.axes]
-
-
-def _grid_of(meanings: Sequence[Meaning]) -> Grid | None:
-    """Return the cells of the facts that some conditions name, None where they are too many."""
-    laws = _laws(meanings)
-    used = {atom.fact for meaning in (*meanings, *laws) for atom in ranges(meaning)}
-    order = {name: i for i, name in enumerate((*FACTS, *CHANGING_FACTS))}
-    facts = sorted(used, key=lambda fact: (order[fact.name.split(" ")[0]], fact.window_s))
-    grid = make_grid(facts, (*meanings, *laws))
-    cells = 1
-    for groups in grid.shape:
-        cells *= groups
-    return grid if cells <= _MAX_CELLS and len(facts) <= _MAX_AXES else None
-
-
-def _laws(meanings: Sequence[Meaning]) -> tuple[Meaning, ...]:
-    """Return what holds of every record: idle <= age, hits in a shorter time <= in a longer one <= hits, and no hit
-    within a time shorter than idle. Cut at the conditions' own constants these are comparisons with constants too."""
-    cuts: dict[Fact, set[int]] = {}
-    for meaning in meanings:
-        for atom in ranges(meaning):
-            cuts.setdefault(atom.fact, set()).update((atom.low, atom.high + 1))
-    idle, age, hits = (CHANGING_FACTS[name] for name in ("idle", "age", "hits"))
-    windows = sorted((fact for fact in cuts if fact.window_s), key=lambda fact: fact.window_s)
-    laws: list[Meaning] = []
-    if idle in cuts:
-        for window in windows:
-            laws.append(AnyOf((InRange(window, 0, 0), InRange(idle, 0, window.window_s))))
-            cuts[window].add(1)
-            cuts[idle].add(window.window_s + 1)
-    for low, high in ((idle, age), *combinations((*windows, hits), 2)):
-        if low in cuts and high in cuts:
-            laws += [
-                AnyOf((InRange(low, low.low, cut - 1), InRange(high, cut, high.high)))
-                for cut in sorted(cuts[low] | cuts[high])
-                if low.low < cut <= low.high
-            ]
-    return tuple(laws)
+    return None if box is None else record_text(sample(box, grid, spaces), named(grid))
 
 
 def _rounds(checked: Checked, movers: Sequence[MoveRule]) -> Iterator[Diagnostic]:
@@ -160,7 +116,7 @@ def _never_acts(checked: Checked, rule: MoveRule) -> Diagnostic:
         note = Note("help", "its condition contradicts itself: no record can satisfy it")
         primary = Label(_place(rule), "no record")
         return Diagnostic("T102", "this rule can never match", checked.source, primary, notes=(note,))
-    keeps = [one for one in checked.moves.rules if one.action == KEEP and one.source is rule.source]
+    keeps = _keeps(rule.source, checked.moves.rules)
     names = " and ".join(f"rule {one.number} (line {one.line})" for one in keeps)
     tier = rule.source.name.lower()
     message = f"this rule never acts: {names} {'keeps' if len(keeps) == 1 else 'keep'} all its records in `{tier}`"
@@ -184,5 +140,5 @@ def _idle_sources(checked: Checked) -> Iterator[Diagnostic]:
 
 def _too_large(checked: Checked, rule: MoveRule) -> Diagnostic:
     message = "this condition tells too many sorts of records apart to be checked"
-    note = Note("help", f"at most {_MAX_CELLS} sorts; name fewer facts or constants")
+    note = Note("help", f"at most {MAX_MOVE_CELLS} sorts; name fewer facts or constants")
     return Diagnostic("T003", message, checked.source, Label(_place(rule)), notes=(note,))
