@@ -189,13 +189,18 @@ class ColdTier:
         """Have the writer read about `records` more records when it has nothing to write. One question at a time."""
         self._scan.ask(records)
 
-    def scan_take(self) -> tuple[U64Array, U32Array] | None:
-        """Return, once, what `scan_ask` read: keys (n,), rows (n, words) with facts merged in; None until it is ready.
+    @property
+    def scan_pending(self) -> bool:
+        """Whether something that `scan_ask` asked for was not taken yet."""
+        return self._scan.pending
 
-        Records that were replaced or removed meanwhile, or whose newer row waits in the buffer, are left out. A failed
-        read brings none and starts the next pass.
+    def scan_take(self, most: int | None = None) -> tuple[U64Array, U32Array] | None:
+        """Return, once, what `scan_ask` read, at most `most` records a call; None until it is ready and when all is taken.
+
+        keys (n,), rows (n, words) with facts merged in. Records that were replaced or removed meanwhile, or whose newer
+        row waits in the buffer, are left out. A failed read brings none and starts the next pass.
         """
-        taken = self._scan.take()
+        taken = self._scan.take(most)
         if taken is not None:
             self.facts_many(*taken)
         return taken

@@ -44,6 +44,15 @@ def _units_within(room_bytes: int, unit_bytes: int, eviction: str) -> int:
     return low
 
 
+def records_within(
+    budget_bytes: int, *, words: int, token_bits: int = TOKEN_BITS, eviction: str = "s3fifo"
+) -> tuple[int, int]:
+    """Return how many records a table of a budget takes, 0 where it holds not one unit, and the bytes it allocates."""
+    fixed, unit_bytes = memory.fixed_bytes(budget_bytes), 8 * kernels_layout.unit_words(words, token_bits)
+    units = _units_within(budget_bytes - fixed, unit_bytes, eviction)
+    return _records(units), units * unit_bytes + evictor_bytes(eviction, _records(units)) + fixed
+
+
 class DramTable(TableReads):
     """A `Store` in DRAM. One thread owns it, as the protocol says; kernels release the GIL.
 

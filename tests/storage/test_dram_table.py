@@ -41,7 +41,7 @@ def buckets_of(table: DramTable) -> np.ndarray:
 
 
 def path_from(first: int, buckets: int) -> Iterator[int]:
-    """Yield a key's buckets in order: both of its home's unit, home first, then those of the next unit, in that order."""
+    """Yield a key's buckets in order: both of its home's unit, home first, then those of the next unit."""
     for unit in count(first // 2):
         yield from ((2 * unit + first % 2) % buckets, (2 * unit + 1 - first % 2) % buckets)
 
