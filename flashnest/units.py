@@ -64,6 +64,7 @@ _DURATIONS_NS: Final = {
     "min": 60 * 10**9,
     "h": 3600 * 10**9,
     "d": 86400 * 10**9,
+    "y": 365 * 86400 * 10**9,
 }
 _UNITS: Final[dict[str, tuple[Dimension, int]]] = {
     "": (Dimension.COUNT, 1),
@@ -111,6 +112,9 @@ _WRITTEN_OTHERWISE: Final = {
     "w": ("d",),
     "week": ("d",),
     "weeks": ("d",),
+    "yr": ("y",),
+    "year": ("y",),
+    "years": ("y",),
     "tok": ("tokens",),
     "percent": ("%",),
     "pct": ("%",),

@@ -66,7 +66,7 @@ def open_tiers(run: RunConfig, policy: Policy, output_dir: Path, spec: ModelSpec
             cold,
             policy.placement,
             vram=vram,
-            moves=policy.moves,
+            moves=policy.moves.acting,
             window_keys=run.table.window_keys,
             clock_s=opener.clock_s,
         )
@@ -110,7 +110,7 @@ class _Opener:
         tier = self._run.tiering.tiers.dram
         if tier is None:
             return
-        for rule in self._policy.moves.rules:
+        for rule in self._policy.moves.acting.rules:
             if rule.source is Tier.DRAM and rule.using not in (None, tier.eviction):
                 self.notices.append(
                     f"rule {rule.number} says `using {rule.using}`, the dram tier evicts by {tier.eviction} "

@@ -17,8 +17,10 @@ from flashnest.policy.syntax import (
     Comparison,
     Condition,
     Fill,
+    Flush,
     Keep,
     Membership,
+    Metric,
     Move,
     Name,
     Not,
@@ -28,6 +30,7 @@ from flashnest.policy.syntax import (
     Param,
     Place,
     Reference,
+    Require,
     Source,
     Span,
     Statement,
@@ -36,8 +39,11 @@ from flashnest.policy.syntax import (
     Value,
 )
 
-_OPERATORS = {"==": "=", "\u2264": "<=", "\u2265": ">=", "\u2260": "!="}
+OPERATORS = {"==": "=", "\u2264": "<=", "\u2265": ">=", "\u2260": "!="}
 """Other ways to write an operator."""
+
+_ASIDE = ("label", "level")
+"""Parts of a statement that stand apart from the rest."""
 
 
 def span_of(token: Token, source: Source) -> Span:
@@ -56,9 +62,16 @@ def build(tree: Tree[Token], source: Source) -> Statement:
         case "class":
             return Class(_named(tree, source), _condition(parts[0], source), span)
         case "keep":
-            return Keep(_condition(parts[0], source), _name(parts[1], source), span)
+            condition, tier = parts
+            return Keep(_condition(condition, source), _name(tier, source), span, *_label_level(tree, source))
         case "place":
             return _place(tree, source)
+        case "flush":
+            return _flush(tree, source)
+        case "require":
+            metric, bound = parts
+            about = Metric(" ".join(_tokens(metric)), _span(metric, source))
+            return Require(about, _operator(tree), _value(bound, source), span, *_label_level(tree, source))
         case _:
             return _move(tree, source)
 
@@ -68,7 +81,25 @@ def _place(tree: Tree[Token], source: Source) -> Place:
     tiers = tuple(_name(tier, source) for tier in _trees(chain))
     place = Chain(tiers, _span(chain, source))
     admission = _after(after[0], source) if after else None
-    return Place(_condition(condition, source), place, _span(tree, source), admission)
+    return Place(_condition(condition, source), place, _span(tree, source), admission, *_label_level(tree, source))
+
+
+def _flush(tree: Tree[Token], source: Source) -> Flush:
+    every, *most = _trees(tree)
+    rate = _value(_trees(most[0])[0], source) if most else None
+    return Flush(_value(every, source), rate, _span(tree, source), *_label_level(tree, source))
+
+
+def _label_level(tree: Tree[Token], source: Source) -> tuple[Text | None, Name | None]:
+    """Return the label after a statement's first word and the level at its end, None where there is none."""
+    aside = {child.data: child for child in tree.children if isinstance(child, Tree) and child.data in _ASIDE}
+    label = level = None
+    if "label" in aside:
+        text = _tokens(aside["label"])[0]
+        label = Text(str(text)[1:-1], span_of(text, source))
+    if "level" in aside:
+        level = _name(aside["level"], source)
+    return label, level
 
 
 def _after(tree: Tree[Token], source: Source) -> After:
@@ -82,7 +113,7 @@ def _move(tree: Tree[Token], source: Source) -> Move:
     start = _name(_trees(parts.pop(0))[0], source)
     target = _name(_trees(parts.pop(0))[0], source) if parts and parts[0].data == "to" else None
     clauses = tuple(_clause(part, source) for part in parts)
-    return Move(str(tree.data), condition, start, target, clauses, _span(tree, source))
+    return Move(str(tree.data), condition, start, target, clauses, _span(tree, source), *_label_level(tree, source))
 
 
 def _clause(tree: Tree[Token], source: Source) -> Clause:
@@ -153,7 +184,7 @@ def _parts(tree: Tree[Token], source: Source) -> tuple[Condition, ...]:
 
 def _operator(tree: Tree[Token]) -> str:
     sign = next(str(token) for token in _tokens(tree) if token.type in ("COMPARE", "EQ"))
-    return _OPERATORS.get(sign, sign)
+    return OPERATORS.get(sign, sign)
 
 
 def _value(tree: Tree[Token], source: Source) -> Value:
@@ -170,7 +201,7 @@ def _name(tree: Tree[Token], source: Source) -> Name:
 
 
 def _trees(tree: Tree[Token]) -> list[Tree[Token]]:
-    return [child for child in tree.children if isinstance(child, Tree)]
+    return [child for child in tree.children if isinstance(child, Tree) and child.data not in _ASIDE]
 
 
 def _tokens(tree: Tree[Token]) -> list[Token]:

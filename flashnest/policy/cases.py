@@ -86,7 +86,7 @@ def _test(node: Node) -> TestCase:
     expect, whole = ((), False) if stored else _expect(keys["expect"])
     by = keys["by"].value() if "by" in keys else None
     if by is not None and (isinstance(by, bool) or not isinstance(by, int | str)):
-        raise keys["by"].wrong("`by` is the number of a rule or its text", "write it like `by: 2`")
+        raise keys["by"].wrong("`by` is a rule's number, label or text", "write it like `by: 2`")
     name = str(keys["name"].value()) if "name" in keys else _default_name(record, stored)
     return TestCase(name, node.line, record, expect, whole, by, stored)
 

@@ -79,11 +79,16 @@ class Grid:
 class Cells(Grid):
     """The cells of the `place` rules, one axis per fact in the order of `FACTS`.
 
-    `first` int64 (grid shape): index of the first rule that matches the cell, NO_RULE without one.
+    `first` int64 (grid shape): index of the first rule that matches the cell and is no trial, NO_RULE without one.
     """
 
     first: I64Array
     rules: tuple[Rule, ...]
+
+    def reach(self, index: int) -> BoolArray:
+        """Return the cells that a rule matches and no acting rule above takes, shape = grid."""
+        left: BoolArray = (self.first == NO_RULE) | (self.first >= index)
+        return self.mask(self.rules[index].meaning) & left
 
 
 def cell_count(rules: Sequence[Rule]) -> int:
@@ -96,6 +101,8 @@ def make_cells(rules: Sequence[Rule]) -> Cells:
     grid = make_grid(FACTS.values(), [rule.meaning for rule in rules])
     first = np.full(grid.shape, NO_RULE, np.int64)
     for i, rule in enumerate(rules):
+        if not rule.acts:
+            continue
         first[grid.mask(rule.meaning) & (first == NO_RULE)] = i
     return Cells(grid.axes, first, tuple(rules))
 

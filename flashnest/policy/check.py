@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from flashnest.policy.check_goals import GoalChecker, level_of, name_of
 from flashnest.policy.check_moves import MoveChecker
 from flashnest.policy.conditions import Conditions
 from flashnest.policy.diagnostics import Diagnostic, Label, Note, Severity, unknown
 from flashnest.policy.facts import MAX_WINDOW_HITS
 from flashnest.policy.format import format_statement
+from flashnest.policy.goals import Flush, Requirement
 from flashnest.policy.moves import MovePlan
 from flashnest.policy.resolved import Rule
 from flashnest.policy.syntax import After, Document, Name, Place, Source
@@ -29,6 +31,8 @@ class Checked:
     source: Source
     rules: tuple[Rule, ...]
     moves: MovePlan
+    flush: Flush | None
+    requirements: tuple[Requirement, ...]
     params: Mapping[str, Constant]
     namespaces: Mapping[int, str]
     """Names of the namespaces in the policy, by id."""
@@ -63,9 +67,12 @@ class _Checker:
         rules = tuple(self._rule(number, place, conditions) for number, place in enumerate(places, start=1))
         moves = MoveChecker(self._source, self._constants, conditions, self._tiers, self._report)
         plan = moves.plan(self._document.moves, first_number=len(rules) + 1)
+        goals = GoalChecker(self._source, self._constants, self._report)
+        goals.labels(self._document.labelled)
+        flush, requirements = goals.flush(self._document.flushes), goals.requirements(self._document.requirements)
         self._check_unused(conditions)
-        constants = self._constants
-        return Checked(self._source, rules, plan, constants.names, constants.spaces, tuple(self._found))
+        names, spaces = self._constants.names, self._constants.spaces
+        return Checked(self._source, rules, plan, flush, requirements, names, spaces, tuple(self._found))
 
     def _report(self, diagnostic: Diagnostic) -> None:
         if diagnostic not in self._found:
@@ -101,7 +108,8 @@ class _Checker:
             admission = None if place.after is None else self._admission(place.after, chain)
         except Rejected as stop:
             self._report(stop.diagnostic)
-        return Rule(number, format_statement(place), place, meaning, chain, admission)
+        text, name, level = format_statement(place), name_of(place), level_of(place)
+        return Rule(number, text, place, meaning, chain, admission, name, level)
 
     def _admission(self, after: After, chain: tuple[Tier, ...]) -> Admission:
         if not chain:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from flashnest.policy.atoms import Atoms
+from flashnest.policy.check_goals import level_of, name_of
 from flashnest.policy.conditions import Conditions
 from flashnest.policy.diagnostics import Diagnostic, Label, Note, Severity, unknown
 from flashnest.policy.facts import ALGORITHMS, FILL, MAX_TIME_S, time_words
@@ -65,9 +66,11 @@ class MoveChecker:
         meaning = self._conditions.of_move(statement.condition)
         text = format_statement(statement)
         if isinstance(statement, Keep):
-            return MoveRule(number, text, statement, meaning, self._tiers.tier(statement.tier))
+            rule = MoveRule(number, text, statement, meaning, self._tiers.tier(statement.tier))
+            return replace(rule, name=name_of(statement), level=level_of(statement))
         source = self._tiers.tier(statement.source)
         rule = MoveRule(number, text, statement, meaning, source, self._target(statement, source))
+        rule = replace(rule, name=name_of(statement), level=level_of(statement))
         clauses = self._once_each(statement)
         rule = self._with_watermarks(rule, clauses)
         for clause in clauses.values():

@@ -27,13 +27,6 @@ class Code:
 
 _ALL: Final = (
     Code("T001", "syntax", ERROR, "The text does not follow the grammar.", "Write what the message expects."),
-    Code(
-        "T002",
-        "later-word",
-        ERROR,
-        "A word is reserved for a later release.",
-        "Leave the statement out, or use a release that has the word.",
-    ),
     Code("T003", "too-large", ERROR, "The policy is too large or too deeply nested to check.", "Name fewer cases."),
     Code(
         "T004",

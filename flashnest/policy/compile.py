@@ -12,7 +12,9 @@ from flashnest.policy.check import Checked, check_names
 from flashnest.policy.conflicts import check_conflicts
 from flashnest.policy.coverage import check_coverage
 from flashnest.policy.diagnostics import Diagnostic, Note, PolicyCheckError, Severity
+from flashnest.policy.evaluate import holds
 from flashnest.policy.facts import RecordFacts
+from flashnest.policy.goals import Flush, Requirement
 from flashnest.policy.moves import MovePlan, MoveRule
 from flashnest.policy.parse import parse
 from flashnest.policy.placement import Placement, make_placement, targets_of
@@ -39,7 +41,11 @@ class Policy:
     params: Mapping[str, Constant]
     placement: Placement
     moves: MovePlan
-    """Its `keep`, `promote`, `demote` and `evict` rules, numbered on from `rules`."""
+    """Its `keep`, `promote`, `demote` and `evict` rules, numbered on from `rules`; a sweep applies `moves.acting`."""
+    flush: Flush | None
+    """How often what has gathered for NVMe is written; None where no `flush` acts."""
+    requirements: tuple[Requirement, ...]
+    """Its `require` statements in file order."""
     namespaces: tuple[int, ...]
     """Ids of the namespaces that it names, ascending: a table has to tell these apart."""
     diagnostics: tuple[Diagnostic, ...]
@@ -57,8 +63,14 @@ class Policy:
         moved = {tier for rule in self.moves.rules for tier in (rule.source, rule.target) if tier is not None}
         return frozenset(placed | moved)
 
-    def place(self, facts: RecordFacts) -> Rule:
-        """Return the rule that places one record. For batches use `placement`."""
+    def place(self, facts: RecordFacts, trial: int | None = None) -> Rule:
+        """Return the rule that places one record. For batches use `placement`.
+
+        `trial` is the number of a rule at level `warn` that is to decide as if it were enforced.
+        """
+        if trial is not None:
+            acting = (rule for rule in self.rules if rule.acts or rule.number == trial)
+            return next(rule for rule in acting if holds(rule.meaning, facts))
         codes = facts.codes()
         index = self.placement.rule_codes(
             np.array([codes["tokens"]], np.uint8),
@@ -68,13 +80,14 @@ class Policy:
         )
         return self.rules[int(index[0])]
 
-    def move(self, facts: RecordFacts, tier: Tier, fill: float = 0.0) -> MoveRule | None:
+    def move(self, facts: RecordFacts, tier: Tier, fill: float = 0.0, trial: int | None = None) -> MoveRule | None:
         """Return the rule that decides about one record stored in `tier` while that is `fill` full, 0..1.
 
         A `keep` comes before all others, then the first in file order; None: no rule, the record stays. A rule with
         watermarks acts above its `when`. Rates, cooldown and residency do not count. For batches use `moves`.
+        `trial` is the number of a rule at level `warn` that is to decide as if it were enforced.
         """
-        return self.moves.first(facts, tier, fill)
+        return self.moves.first(facts, tier, fill, trial)
 
 
 def compile_policy(
@@ -109,6 +122,8 @@ def compile_policy(
         params=checked.params,
         placement=make_placement(cells),
         moves=checked.moves,
+        flush=checked.flush,
+        requirements=checked.requirements,
         namespaces=tuple(sorted(checked.namespaces)),
         diagnostics=tuple(found),
     )

@@ -86,7 +86,9 @@ def _widened(cells: Cells, box: Box) -> str:
 
 def _never_first(cells: Cells) -> list[int]:
     reached = _counts(cells, cells.first)
-    return [i for i in range(len(cells.rules)) if not reached[i]]
+    trials = [i for i, rule in enumerate(cells.rules) if not rule.acts]
+    never = [i for i, rule in enumerate(cells.rules) if rule.acts and not reached[i]]
+    return sorted([*never, *(i for i in trials if not cells.reach(i).any())])
 
 
 def _counts(cells: Cells, first: I64Array) -> list[int]:

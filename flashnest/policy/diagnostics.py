@@ -1,15 +1,16 @@
 """What a check says about a policy: code, place, labels, advice. `render` turns it into text; nothing here prints.
 
 T001 syntax                 T101 gap: records that no rule places
-T002 word of a later release T102 rule that can never match or act
-T003 too large to check
+T003 too large to check     T102 rule that can never match or act
+T103 overlap with different targets (warning)          T104 rule that changes nothing (warning)
+T105 comparison that is always true or always false (warning)
 T301 ping-pong (warning)    T302 watermarks that cannot work
 T303 watermarks too close (warning)                    T304 round trip over three tiers (warning)
 T305 promote without a limit (warning)                 T306 move of every record, always (warning)
 T307 move from a tier that nothing fills (warning)
 T401 unit or type mismatch  T402 unknown name          T403 unknown unit
 T404 number out of range    T405 tier not opened       T406 tiers that contradict each other
-T407 name defined twice, taken or defined by itself    T408 namespaces that share an id
+T407 name or label twice, taken or defined by itself   T408 namespaces that share an id
 T409 param or class never used (warning)               T410 clauses that contradict each other
 """
 

@@ -8,17 +8,20 @@ from lark import Token
 
 from flashnest.policy.diagnostics import close_to
 from flashnest.policy.facts import TIERS
+from flashnest.policy.goals import METRICS
 
-_STATEMENTS = ("param", "class", "place", "keep", "promote", "demote", "evict")
+_STATEMENTS = ("param", "class", "place", "keep", "promote", "demote", "evict", "flush", "require")
 _CLAUSES = ("when", "until", "by", "using", "at most", "cooldown", "min residency")
 _KEYWORDS = (
     *_STATEMENTS,
     *("otherwise", "in", "on", "else", "and", "or", "not", "reject", "after", "from", "to", "asc", "desc"),
+    *("every", "warn", "enforce"),
     *(word for clause in _CLAUSES for word in clause.split()),
 )
 _MOVES = frozenset({"PROMOTE", "DEMOTE", "EVICT"})
 _STARTS = frozenset(word.upper() for word in _STATEMENTS)
-_CONDITION = frozenset({"LPAR", "NOT", "NAME", "NUMBER", "COMPARE", "EQ"})
+_CONDITION = frozenset({"LPAR", "NOT", "NAME", "NUMBER", "COMPARE", "EQ", "STRING"})
+"""What starts a condition, and the string of a label before it."""
 _CLAUSE = frozenset(clause.upper().replace(" ", "_") for clause in _CLAUSES)
 _IN_WORDS = (
     # the first set that the parser's list contains is said in these words and taken off the list
@@ -29,8 +32,15 @@ _IN_WORDS = (
     ),
     (frozenset({"LPAR"}), _CONDITION, "a condition such as `tokens >= 32`"),
     (frozenset({"NAME", "REJECT"}), frozenset({"NAME", "REJECT"}), "a tier or `reject`"),
-    (frozenset({"STRING"}), frozenset({"STRING", "NUMBER", "NAME"}), 'a value such as `32`, `ngram` or `"acme"`'),
+    (frozenset({"EVERY"}), frozenset({"EVERY", "STRING"}), "`every` and a time"),
+    (
+        frozenset({"STRING", "NUMBER"}),
+        frozenset({"STRING", "NUMBER", "NAME"}),
+        'a value such as `32`, `ngram` or `"acme"`',
+    ),
+    (frozenset({"STRING", "NAME"}), frozenset({"STRING", "NAME"}), "a metric such as `lookup p99`"),
     (frozenset({"NUMBER", "NAME"}), frozenset({"NUMBER", "NAME"}), "a number or a param"),
+    (frozenset({"WARN", "ENFORCE"}), frozenset({"WARN", "ENFORCE"}), ""),
     (frozenset({"NAME", "UNIT", "IN"}), frozenset({"NAME", "UNIT"}), ""),
     (frozenset({"NAME", "UNIT", "FROM"}), frozenset({"NAME", "UNIT"}), ""),
     (frozenset({"NAME", "UNIT", "WHEN"}), frozenset({"NAME", "UNIT"}), "a unit"),
@@ -56,6 +66,8 @@ _IN_WORDS = (
     (frozenset({"AFTER"}), frozenset({"AFTER"}), "`after`"),
     (frozenset({"ASC", "DESC"}), frozenset({"ASC", "DESC"}), "`asc` or `desc`"),
     (_CLAUSE, _CLAUSE, "a clause such as `at most 2000 rec/s`"),
+    (frozenset({"AT_MOST"}), frozenset({"AT_MOST"}), "`at most`"),
+    (frozenset({"COLON"}), frozenset({"COLON"}), "`:`"),
     (frozenset({"DASH_TOKEN"}), frozenset({"DASH_TOKEN"}), "`-token records`"),
     (frozenset({"RECORDS"}), frozenset({"RECORDS"}), "`records`"),
     (frozenset({"$END"}), frozenset({"$END"}), "the end of the rule"),
@@ -65,7 +77,7 @@ _OTHER_LANGUAGES = {
     "|": "write `or`",
     "!": "write `not`, or `!=` for unequal",
     "-": "write `in` before the tiers; numbers have no sign",
-    ":": "a rule has no label; write `place CONDITION in TIER`",
+    ":": 'a label is quoted and follows the first word: `place "long ones": tokens >= 32 in dram`',
     ";": "rules are separated by commas or line ends",
     "$": "interpolations belong in `params:`, not in the rules",
     '"': "a string ends on its own line with the quote it starts with",
@@ -90,14 +102,18 @@ def in_words(accepts: Collection[str]) -> str:
 
 def advice(before: Sequence[Token], found: Token | None) -> str:
     """Guess what was meant where `found` came after `before`; "" without a guess."""
+    if before and before[0].type == "REQUIRE" and len(before) <= 4:
+        return f"the metrics are {', '.join(f'`{metric}`' for metric in METRICS)}"
     if found is None:
         return ""
     last = str(before[-1]) if before else ""
     if last == "=" and found.type == "COMPARE":
         return f"write `{found}=`"
-    if last in _OTHER_LANGUAGES and before[-1].type == "OTHER":
+    if last in _OTHER_LANGUAGES and before[-1].type in ("OTHER", "COLON"):
         return _OTHER_LANGUAGES[last]
-    if found.type == "OTHER":
+    if found.type == "COLON" and len(before) > 2:
+        return ""
+    if found.type in ("OTHER", "COLON"):
         return _OTHER_LANGUAGES.get(str(found), "")
     if found.type == "COMPARE" and before and before[-1].type == "NUMBER":
         return "a condition starts with a fact: `tokens >= 8`; a range is `tokens in 8..32`"

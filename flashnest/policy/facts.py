@@ -1,4 +1,4 @@
-"""The words a policy may name: facts of a record with their ranges, kinds, tiers, and words of later releases.
+"""The words a policy may name: facts of a record with their ranges, kinds, tiers, and the words of the language.
 
 Ranges are those of the row layout in `flashnest.record`. Nothing here looks at a policy.
 """
@@ -115,12 +115,11 @@ KINDS: Final = {kind.name.lower(): kind for kind in Kind}
 TIERS: Final = {tier.name.lower(): tier for tier in Tier}
 REJECT: Final = "reject"
 
-LATER_STATEMENTS: Final = ("flush", "require")
-LATER_WORDS: Final = ("every", "warn", "enforce")
-_STATEMENT_WORDS: Final = ("param", "class", "place", "keep", "promote", "demote", "evict")
+_STATEMENT_WORDS: Final = ("param", "class", "place", "keep", "promote", "demote", "evict", "flush", "require")
 _CLAUSE_WORDS: Final = ("after", "by", "using", "when", "until", "at", "most", "cooldown", "min", "residency")
+_GOAL_WORDS: Final = ("every", "warn", "enforce")
 RESERVED: Final = frozenset(
-    (*MOVE_FACTS, FILL, REJECT, *KINDS, *TIERS, *LATER_STATEMENTS, *LATER_WORDS, *_STATEMENT_WORDS, *_CLAUSE_WORDS)
+    (*MOVE_FACTS, FILL, REJECT, *KINDS, *TIERS, *_STATEMENT_WORDS, *_CLAUSE_WORDS, *_GOAL_WORDS)
 )
 """Names that a param or a class cannot take."""
 

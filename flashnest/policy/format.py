@@ -11,7 +11,9 @@ from flashnest.policy.syntax import (
     Comparison,
     Condition,
     Fill,
+    Flush,
     Keep,
+    Labelled,
     Membership,
     Move,
     Name,
@@ -22,6 +24,7 @@ from flashnest.policy.syntax import (
     Param,
     Place,
     Reference,
+    Require,
     Statement,
     Text,
     Using,
@@ -39,23 +42,40 @@ def format_statement(statement: Statement) -> str:
             return f"param {name.text} = {format_value(value)}"
         case Class(name, condition):
             return f"class {name.text} = {format_condition(condition)}"
+        case _:
+            level = " warn" if statement.level is not None and statement.level.text == "warn" else ""
+            return _labelled(statement) + level
+
+
+def _labelled(statement: Labelled) -> str:
+    match statement:
         case Keep(condition, tier):
-            return f"keep {format_condition(condition)} in {tier.text.lower()}"
+            return f"{_verb('keep', statement)} {format_condition(condition)} in {tier.text.lower()}"
         case Place():
             return _place(statement)
         case Move():
             return _move(statement)
+        case Flush(every, most):
+            limit = "" if most is None else f" at most {format_value(most)}"
+            return f"{_verb('flush', statement)} every {format_value(every)}{limit}"
+        case Require(metric, operator, value):
+            return f"{_verb('require', statement)} {metric.text} {operator} {format_value(value)}"
+
+
+def _verb(word: str, statement: Labelled) -> str:
+    """Return a statement's first word with its label."""
+    return word if statement.label is None else f"{word} {format_value(statement.label)}:"
 
 
 def _place(place: Place) -> str:
-    text = f"place {format_condition(place.condition)} in {format_chain(place.chain)}"
+    text = f"{_verb('place', place)} {format_condition(place.condition)} in {format_chain(place.chain)}"
     if place.after is None:
         return text
     return f"{text} after {format_value(place.after.count)} hits in {format_value(place.after.window)}"
 
 
 def _move(move: Move) -> str:
-    words = [move.action]
+    words = [_verb(move.action, move)]
     if move.condition is not None:
         words.append(format_condition(move.condition))
     words.append(f"from {move.source.text.lower()}")

@@ -6,10 +6,12 @@ any thread may ask. Moves nothing itself.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flashnest.policy.evaluate import holds, matches
 from flashnest.policy.facts import RecordFacts
+from flashnest.policy.goals import Level
 from flashnest.policy.resolved import Meaning
 from flashnest.policy.syntax import Keep, Move
 from flashnest.record import BoolArray, FactArrays, Tier
@@ -23,7 +25,8 @@ class MoveRule:
 
     `source` is the tier whose records it looks at (`keep`: the tier they stay in), `target` where they go, None for
     `keep` and `evict`. Watermarks are shares of the source's room, 0..1: it starts above `when_fill` and stops below
-    `until_fill`. `order` is (fact name, descending): `tokens bytes hits idle age refs accept`.
+    `until_fill`. `order` is (fact name, descending): `tokens bytes hits idle age refs accept`. `name` is its label, if
+    any. A rule at level `warn` is a trial: it never decides.
     """
 
     number: int
@@ -42,6 +45,8 @@ class MoveRule:
     min_residency_s: float = 0.0
     windows_s: tuple[int, ...] = ()
     """The plan's windows: `FactArrays.window_hits` has an array for each."""
+    name: str | None = None
+    level: Level = Level.ENFORCE
 
     @property
     def action(self) -> str:
@@ -52,6 +57,11 @@ class MoveRule:
     def line(self) -> int:
         """File line of the rule."""
         return self.statement.span.line
+
+    @property
+    def acts(self) -> bool:
+        """Whether the rule decides; a trial does not."""
+        return self.level is Level.ENFORCE
 
     def matches(self, facts: FactArrays) -> BoolArray:
         """Return which records the condition takes, bool (n,); all of them without a condition."""
@@ -67,13 +77,21 @@ class MoveRule:
 
 @dataclass(frozen=True, slots=True)
 class MovePlan:
-    """The moves of a policy in file order, and the times of their `hits in TIME`, ascending."""
+    """The moves of a policy in file order, trials among them, and the times of their `hits in TIME`, ascending."""
 
     rules: tuple[MoveRule, ...] = ()
     windows_s: tuple[int, ...] = ()
 
-    def first(self, record: RecordFacts, tier: Tier, fill: float = 0.0) -> MoveRule | None:
+    @property
+    def acting(self) -> MovePlan:
+        """The same plan without its trials: what a sweep applies."""
+        return self if all(rule.acts for rule in self.rules) else MovePlan(tuple(self._acting()), self.windows_s)
+
+    def first(self, record: RecordFacts, tier: Tier, fill: float = 0.0, trial: int | None = None) -> MoveRule | None:
         """Return the rule that decides about one record of a tier, as `Policy.move` says."""
-        here = [rule for rule in self.rules if rule.source is tier and rule.takes(record, fill)]
+        here = [rule for rule in self._acting(trial) if rule.source is tier and rule.takes(record, fill)]
         keeps = [rule for rule in here if rule.action == KEEP]
         return next(iter(keeps + here), None)
+
+    def _acting(self, trial: int | None = None) -> Iterable[MoveRule]:
+        return (rule for rule in self.rules if rule.acts or rule.number == trial)

@@ -15,17 +15,17 @@ from lark.lark import PostLex
 from flashnest.policy.build import build, span_of
 from flashnest.policy.diagnostics import Diagnostic, Label, Note
 from flashnest.policy.expected import advice, in_words
-from flashnest.policy.facts import LATER_STATEMENTS, LATER_WORDS, MOVE_FACTS, REJECT, TIERS
+from flashnest.policy.facts import MOVE_FACTS, REJECT, TIERS
 from flashnest.policy.syntax import Document, Source, Span, Statement
 
 _CLAUSES = frozenset({"FROM", "TO", "WHEN", "UNTIL", "BY", "USING", "AT_MOST", "COOLDOWN", "MIN_RESIDENCY", "AFTER"})
-_CONTINUES = frozenset({"AND", "OR", "ELSE", "IN", "ON"}) | _CLAUSES
+_CONTINUES = frozenset({"AND", "OR", "ELSE", "IN", "ON", "EVERY", "WARN", "ENFORCE"}) | _CLAUSES
 """Token types that carry a statement on from the line above."""
 
 _CONTINUES_BROKEN = frozenset({"at", "min", "most", "residency"})
 """Words of a clause in two words: alone at the start of a line they are a mistake in the statement above."""
 
-_STARTS = frozenset({"PLACE", "PARAM", "CLASS", "KEEP", "PROMOTE", "DEMOTE", "EVICT"})
+_STARTS = frozenset({"PLACE", "PARAM", "CLASS", "KEEP", "PROMOTE", "DEMOTE", "EVICT", "FLUSH", "REQUIRE"})
 """Token types that always start a statement."""
 
 _MAX_NESTED = 100
@@ -49,11 +49,16 @@ def _parser() -> Lark:
     )
 
 
+def lex(text: str) -> list[Token]:
+    """Return all tokens of a text, line ends and commas among them; comments are in the gaps between tokens."""
+    return list(_parser().lex(text))
+
+
 def parse(source: Source) -> tuple[Document, tuple[Diagnostic, ...]]:
     """Return the statements that could be read, and a diagnostic for each that could not."""
     statements: list[Statement] = []
     diagnostics: list[Diagnostic] = []
-    for tokens in _split(list(_parser().lex(source.text))):
+    for tokens in _split(lex(source.text)):
         read = _statement(source, tokens)
         if isinstance(read, Diagnostic):
             diagnostics.append(read)
@@ -93,7 +98,7 @@ def _with_following(tokens: list[Token]) -> Iterator[tuple[Token, Token | None]]
 
 
 def _starts(token: Token) -> bool:
-    return token.type in _STARTS or (token.type == "NAME" and str(token) in LATER_STATEMENTS)
+    return token.type in _STARTS
 
 
 def _continues(token: Token) -> bool:
@@ -118,8 +123,6 @@ def _is_within(before: Token | None, after: list[Token]) -> bool:
 
 
 def _statement(source: Source, tokens: list[Token]) -> Statement | Diagnostic:
-    if tokens[0].type == "NAME" and str(tokens[0]) in LATER_STATEMENTS:
-        return _not_yet(source, tokens[0])
     nested = [token for token in tokens if token.type in ("LPAR", "NOT")]
     if len(nested) > _MAX_NESTED:
         message = f"more than {_MAX_NESTED} parentheses and `not` in one rule"
@@ -141,8 +144,6 @@ def _statement(source: Source, tokens: list[Token]) -> Statement | Diagnostic:
 
 def _unexpected(source: Source, before: list[Token], found: Token | None) -> Diagnostic:
     """Describe a syntax error: `before` was read, then came `found` (None: the statement ended)."""
-    if found is not None and found.type == "NAME" and str(found) in LATER_WORDS:
-        return _not_yet(source, found)
     parser = _parser().parse_interactive()
     for token in before:
         parser.feed_token(token)
@@ -161,9 +162,3 @@ def _syntax(source: Source, span: Span, message: str, help_text: str) -> Diagnos
 
 def _just_after(span: Span) -> Span:
     return Span(span.end_line, span.end_column, span.end_line, span.end_column + 1, span.end, span.end)
-
-
-def _not_yet(source: Source, word: Token) -> Diagnostic:
-    message = f"`{word}` is a reserved word and not available yet"
-    help_text = "later releases add " + ", ".join(f"`{w}`" for w in LATER_STATEMENTS)
-    return Diagnostic("T002", message, source, Label(span_of(word, source)), notes=(Note("help", help_text),))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from flashnest.policy.facts import Fact
+from flashnest.policy.goals import Level
 from flashnest.policy.syntax import Place
 from flashnest.record import Admission, Tier
 
@@ -51,7 +52,8 @@ ALWAYS = AllOf(())
 class Rule:
     """A `place` rule: its number counted from 1, its canonical text, what it matches and where records go.
 
-    `chain` is the tiers to try in order, `()` to reject; `admission` what a record has to do first, None: nothing.
+    `chain` is the tiers to try in order, `()` to reject; `admission` what a record has to do first, None: nothing;
+    `name` its label, None without one. A rule at level `warn` is a trial: it never decides.
     """
 
     number: int
@@ -60,11 +62,18 @@ class Rule:
     meaning: Meaning
     chain: tuple[Tier, ...]
     admission: Admission | None = None
+    name: str | None = None
+    level: Level = Level.ENFORCE
 
     @property
     def line(self) -> int:
         """File line of the rule."""
         return self.place.span.line
+
+    @property
+    def acts(self) -> bool:
+        """Whether the rule decides; a trial does not."""
+        return self.level is Level.ENFORCE
 
 
 def ranges(meaning: Meaning) -> Iterator[InRange]:

@@ -164,12 +164,14 @@ class After:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`place CONDITION in CHAIN [after ...]`."""
+    """`place [LABEL:] CONDITION in CHAIN [after ...] [LEVEL]`."""
 
     condition: Condition
     chain: Chain
     span: Span
     after: After | None = None
+    label: Text | None = None
+    level: Name | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +194,13 @@ class Class:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """`keep CONDITION in TIER`."""
+    """`keep [LABEL:] CONDITION in TIER [LEVEL]`."""
 
     condition: Condition
     tier: Name
     span: Span
+    label: Text | None = None
+    level: Name | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,9 +255,45 @@ class Move:
     target: Name | None
     clauses: tuple[Clause, ...]
     span: Span
+    label: Text | None = None
+    level: Name | None = None
 
 
-Statement: TypeAlias = Param | Class | Place | Keep | Move
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """`flush [LABEL:] every TIME [at most RATE] [LEVEL]`."""
+
+    every: Value
+    most: Value | None
+    span: Span
+    label: Text | None = None
+    level: Name | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What a requirement is about, two words: `lookup p99`."""
+
+    text: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Require:
+    """`require [LABEL:] METRIC OP VALUE [LEVEL]`; `operator` as in a Comparison."""
+
+    metric: Metric
+    operator: str
+    value: Value
+    span: Span
+    label: Text | None = None
+    level: Name | None = None
+
+
+Labelled: TypeAlias = Place | Keep | Move | Flush | Require
+"""Statements that may have a label after their first word, and a level at their end."""
+
+Statement: TypeAlias = Param | Class | Labelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,3 +322,18 @@ class Document:
     def moves(self) -> tuple[Keep | Move, ...]:
         """The `keep`, `promote`, `demote` and `evict` statements, in file order."""
         return tuple(s for s in self.statements if isinstance(s, Keep | Move))
+
+    @property
+    def flushes(self) -> tuple[Flush, ...]:
+        """The `flush` statements, in file order."""
+        return tuple(s for s in self.statements if isinstance(s, Flush))
+
+    @property
+    def requirements(self) -> tuple[Require, ...]:
+        """The `require` statements, in file order."""
+        return tuple(s for s in self.statements if isinstance(s, Require))
+
+    @property
+    def labelled(self) -> tuple[Labelled, ...]:
+        """The statements that have a label, in file order."""
+        return tuple(s for s in self.statements if isinstance(s, Labelled) and s.label is not None)

@@ -45,12 +45,12 @@ def run_tests(file: TieringFile) -> tuple[TestResult, ...]:
 def run_test(policy: Policy, file: TieringFile, case: TestCase) -> TestResult:
     """Run one test against a compiled policy."""
     if case.stored is None:
-        rule = policy.place(case.record)
+        rule = policy.place(case.record, _trial(policy, case))
         got = rule.chain if case.whole_chain else rule.chain[:1]
         return _result(
             policy, file, case, rule, _chain_words(rule.chain), _chain_words(case.expect), got == case.expect
         )
-    moved = policy.move(case.record, case.stored.tier, case.stored.fill)
+    moved = policy.move(case.record, case.stored.tier, case.stored.fill, _trial(policy, case))
     wanted, outcome = _outcome_words(case.stored), _moved_words(moved)
     return _result(policy, file, case, moved, outcome, wanted, outcome == wanted)
 
@@ -82,13 +82,21 @@ def _wrong_rule(policy: Policy, case: TestCase, rule: Rule | MoveRule | None, ex
 
 
 def _rule_number(policy: Policy, by: int | str) -> int | None:
-    """Return the number of the rule that `by` names; a text is compared in canonical form."""
+    """Return the number of the rule that `by` names by its number, label or text, compared in canonical form."""
     rules: tuple[Rule | MoveRule, ...] = (*policy.rules, *policy.moves.rules)
     if isinstance(by, int):
         return by if 1 <= by <= len(rules) else None
+    labelled = next((rule.number for rule in rules if rule.name == by), None)
+    if labelled is not None:
+        return labelled
     document, _ = parse(Source(by))
     wanted = {format_statement(statement) for statement in document.statements}
     return next((rule.number for rule in rules if rule.text in wanted), None)
+
+
+def _trial(policy: Policy, case: TestCase) -> int | None:
+    """Return the number of the rule that `by` names: a test asks what a trial would do by naming it."""
+    return None if case.by is None else _rule_number(policy, case.by)
 
 
 def _record_words(case: TestCase) -> str:
