@@ -17,7 +17,9 @@ BITS_PER_KEY: Final = 14
 
 FIRST_KEYS: Final = 1 << 16
 GROWTH: Final = 4
-"""Each layer holds four times the one before: four layers reach 5.5 million keys from 65,536."""
+LARGEST_GROWN_KEYS: Final = 1 << 20
+"""Each layer holds four times the one before, until that is a million: a layer that is made because a rebuild is late
+takes 1.8 MB, or what the first layer was given, and no more."""
 
 
 class BloomLayers:
@@ -28,7 +30,8 @@ class BloomLayers:
         self.layers: list[U64Array] = []
         self._room: list[int] = []
         self.keys = 0
-        self._grow(max(FIRST_KEYS, expected_keys))
+        self._first_keys = max(FIRST_KEYS, expected_keys)
+        self._grow(self._first_keys)
 
     def _grow(self, keys: int) -> None:
         lines = -(-keys * BITS_PER_KEY // 512)
@@ -54,7 +57,7 @@ class BloomLayers:
         start = 0
         while start < len(keys):
             if self._room[-1] <= 0:
-                self._grow(self._newest_keys * GROWTH)
+                self._grow(min(self._newest_keys * GROWTH, max(LARGEST_GROWN_KEYS, self._first_keys)))
             part = keys[start : start + self._room[-1]]
             fresh = bloom_add(self.layers[-1], part)
             self._room[-1] -= fresh
