@@ -195,7 +195,7 @@ class ColdTier:
         return self._scan.pending
 
     def scan_take(self, most: int | None = None) -> tuple[U64Array, U32Array] | None:
-        """Return, once, what `scan_ask` read, at most `most` records a call; None until it is ready, and after the last.
+        """Return, once, what `scan_ask` read, at most `most` records a call; None until it is ready.
 
         keys (n,), rows (n, words) with facts merged in. Records that were replaced or removed meanwhile, or whose newer
         row waits in the buffer, are left out. A failed read brings none and starts the next pass.
