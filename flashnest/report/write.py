@@ -17,7 +17,11 @@ def write_report(report: Mapping[str, Json], path: Path) -> None:
 
     A reader sees the old file or the new one, never a part. Raises ConfigError where it cannot be written.
     """
-    text = json.dumps(report, indent=2, allow_nan=False) + "\n"
+    write_text(json.dumps(report, indent=2, allow_nan=False) + "\n", path)
+
+
+def write_text(text: str, path: Path, *, option: str = "report.path=") -> None:
+    """Write `text` to `path` whole or not at all, as `write_report` does. `option` is what names the place."""
     temporary: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -31,10 +35,10 @@ def write_report(report: Mapping[str, Json], path: Path) -> None:
     except OSError as error:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
-        raise _cannot_write(path, error) from error
+        raise _cannot_write(path, error, option) from error
 
 
-def check_writable(path: Path) -> None:
+def check_writable(path: Path, *, option: str = "report.path=") -> None:
     """Make the folders of `path` and try its place, so that a long run does not end without its report.
 
     Raises ConfigError where `write_report` would.
@@ -46,12 +50,12 @@ def check_writable(path: Path) -> None:
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
-        raise _cannot_write(path, error) from error
+        raise _cannot_write(path, error, option) from error
 
 
-def _cannot_write(path: Path, error: OSError) -> ConfigError:
+def _cannot_write(path: Path, error: OSError, option: str) -> ConfigError:
     return ConfigError(
-        f"cannot write the report to {path}",
+        f"cannot write the report to {path}" if option == "report.path=" else f"cannot write {path}",
         why=error.strerror or str(error),
-        fix="give another place: report.path=FILE.json",
+        fix=f"give another place: {option}{'' if option.endswith('=') else ' '}FILE{path.suffix or '.json'}",
     )
