@@ -27,8 +27,8 @@ h1 { font-size: 24px; margin: 0 0 4px; } h2 { font-size: 17px; margin: 0 0 8px; 
 p.what { color: #55606d; margin: 0 0 20px; }
 section { background: #fff; border: 1px solid #dfe4ea; border-radius: 8px; padding: 16px 20px; margin: 0 0 18px;
   overflow-x: auto; }
-.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(440px, 1fr)); gap: 18px; }
-.pair > section { min-width: 0; }
+.pair { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 0 18px; }
+@media (max-width: 900px) { .pair { grid-template-columns: minmax(0, 1fr); } }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: 4px 10px; border-bottom: 1px solid #eceff3; text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; white-space: pre; }
@@ -95,7 +95,10 @@ def _plots(simulated: Sequence[Simulated]) -> dict[str, str]:
     return {
         "hits": _div("Questions answered, by tier", _hits(simulated, names), barmode="stack", y_percent=True),
         "bytes_for_hits": _div(
-            "What DRAM buys", _bytes_for_hits(simulated, names), x_title="DRAM, most held (MiB)", y_percent=True
+            "Answered at once, for the DRAM it takes",
+            _bytes_for_hits(simulated, names),
+            x_title="DRAM, most held (MiB)",
+            y_percent=True,
         ),
         "rules": _div(
             "Hits by the rule that placed the record", _rules(simulated, names), barmode="stack", x_percent=True
@@ -209,7 +212,10 @@ def _div(
         legend={"orientation": "h", "y": -0.2}, font={"family": "system-ui, DejaVu Sans, sans-serif", "size": 13},
     )  # fmt: skip
     figure.update_xaxes(title=x_title, tickformat=".0%" if x_percent else None, rangemode="tozero")
-    figure.update_yaxes(tickformat=".0%" if y_percent else None, rangemode="tozero", automargin=True)
+    downwards = "reversed" if x_percent else None  # bars that lie: the first policy on top
+    figure.update_yaxes(
+        tickformat=".0%" if y_percent else None, rangemode="tozero", automargin=True, autorange=downwards
+    )
     config = {"displaylogo": False, "responsive": True, "displayModeBar": False}
     return f"<h2>{escape(title)}</h2>" + str(figure.to_html(full_html=False, include_plotlyjs=False, config=config))
 
