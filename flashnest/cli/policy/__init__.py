@@ -8,8 +8,10 @@ from __future__ import annotations
 import typer
 
 from flashnest.cli.policy.check import check
+from flashnest.cli.policy.fmt import fmt
 from flashnest.cli.policy.test import test
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command()(check)
+app.command()(fmt)
 app.command()(test)
