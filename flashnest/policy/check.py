@@ -16,8 +16,8 @@ from flashnest.policy.facts import MAX_WINDOW_HITS
 from flashnest.policy.format import format_statement
 from flashnest.policy.goals import Flush, Requirement
 from flashnest.policy.moves import MovePlan
-from flashnest.policy.resolved import Rule
-from flashnest.policy.syntax import After, Document, Name, Place, Source
+from flashnest.policy.resolved import Meaning, Rule
+from flashnest.policy.syntax import After, Class, Document, Name, Place, Source
 from flashnest.policy.tier_names import TierNames
 from flashnest.policy.values import Constant, Constants, Rejected, rejected
 from flashnest.record import Admission, Tier
@@ -30,6 +30,8 @@ class Checked:
 
     source: Source
     rules: tuple[Rule, ...]
+    classes: tuple[tuple[Class, Meaning], ...]
+    """The classes with what they mean, in file order."""
     moves: MovePlan
     flush: Flush | None
     requirements: tuple[Requirement, ...]
@@ -72,7 +74,8 @@ class _Checker:
         flush, requirements = goals.flush(self._document.flushes), goals.requirements(self._document.requirements)
         self._check_unused(conditions)
         names, spaces = self._constants.names, self._constants.spaces
-        return Checked(self._source, rules, plan, flush, requirements, names, spaces, tuple(self._found))
+        found = tuple(self._found)
+        return Checked(self._source, rules, conditions.resolved, plan, flush, requirements, names, spaces, found)
 
     def _report(self, diagnostic: Diagnostic) -> None:
         if diagnostic not in self._found:

@@ -10,14 +10,17 @@ import numpy as np
 from flashnest.policy.cells import MAX_CELLS, MAX_RULE_CELLS, cell_count, make_cells
 from flashnest.policy.check import Checked, check_names
 from flashnest.policy.conflicts import check_conflicts
+from flashnest.policy.constant import check_constant
 from flashnest.policy.coverage import check_coverage
 from flashnest.policy.diagnostics import Diagnostic, Note, PolicyCheckError, Severity
 from flashnest.policy.evaluate import holds
 from flashnest.policy.facts import RecordFacts
 from flashnest.policy.goals import Flush, Requirement
 from flashnest.policy.moves import MovePlan, MoveRule
+from flashnest.policy.overlaps import check_overlaps
 from flashnest.policy.parse import parse
 from flashnest.policy.placement import Placement, make_placement, targets_of
+from flashnest.policy.redundant import check_redundant
 from flashnest.policy.render import render
 from flashnest.policy.resolved import Rule
 from flashnest.policy.syntax import Document, Source
@@ -48,6 +51,8 @@ class Policy:
     """Its `require` statements in file order."""
     namespaces: tuple[int, ...]
     """Ids of the namespaces that it names, ascending: a table has to tell these apart."""
+    namespace_names: Mapping[int, str]
+    """Their names."""
     diagnostics: tuple[Diagnostic, ...]
     """Warnings; an error would have raised."""
 
@@ -115,6 +120,8 @@ def compile_policy(
     found += check_coverage(checked, cells, tiers)
     found += check_conflicts(checked)
     _raise_on_errors(found)
+    for look in (check_overlaps, check_redundant, check_constant):
+        found += look(checked, cells)
     return Policy(
         text=text,
         document=document,
@@ -125,7 +132,8 @@ def compile_policy(
         flush=checked.flush,
         requirements=checked.requirements,
         namespaces=tuple(sorted(checked.namespaces)),
-        diagnostics=tuple(found),
+        namespace_names=dict(checked.namespaces),
+        diagnostics=tuple(sorted(found, key=lambda one: (one.line, one.column))),
     )
 
 

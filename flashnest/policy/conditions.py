@@ -73,6 +73,11 @@ class Conditions:
         """The classes that can be used, by name."""
         return {name: node for name, node in self._nodes.items() if name in self._meanings}
 
+    @property
+    def resolved(self) -> tuple[tuple[Class, Meaning], ...]:
+        """The classes that can be used with what they mean, in file order."""
+        return tuple((node, self._meanings[name]) for name, node in self.classes.items())
+
     def of_place(self, condition: Condition) -> Meaning:
         """Return the meaning of a `place` condition; where it is wrong, report it and return ALWAYS."""
         return self._whole(condition, FACTS)

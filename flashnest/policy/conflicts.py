@@ -88,7 +88,7 @@ def _is_cycle(rules: Sequence[MoveRule]) -> bool:
 
 def _ping_pong(checked: Checked, up: MoveRule, back: MoveRule, record: str) -> Diagnostic:
     what = "promotes records that it evicts at once" if back.action == "evict" else "moves the same record to and fro"
-    message = f"rule {up.number} with rule {back.number} (line {back.line}) {what}"
+    message = f"rule {up.number} with {back.called} {what}"
     return _warning(checked, "T301", message, (up, back), record)
 
 
@@ -117,7 +117,7 @@ def _never_acts(checked: Checked, rule: MoveRule) -> Diagnostic:
         primary = Label(_place(rule), "no record")
         return Diagnostic("T102", "this rule can never match", checked.source, primary, notes=(note,))
     keeps = _keeps(rule.source, checked.moves.rules)
-    names = " and ".join(f"rule {one.number} (line {one.line})" for one in keeps)
+    names = " and ".join(one.called for one in keeps)
     tier = rule.source.name.lower()
     message = f"this rule never acts: {names} {'keeps' if len(keeps) == 1 else 'keep'} all its records in `{tier}`"
     labels = tuple(Label(_place(one), "keeps them") for one in keeps)

@@ -105,7 +105,7 @@ def _unreachable(checked: Checked, cells: Cells, index: int) -> Diagnostic:
         primary = Label(rule.place.condition.span, "no record")
         return Diagnostic("T102", "this rule can never match", checked.source, primary, notes=(note,))
     above = [cells.rules[i] for i, count in enumerate(_counts(cells, cells.first[mask])) if count]
-    names = " and ".join(f"rule {one.number} (line {one.line})" for one in above)
+    names = " and ".join(one.called for one in above)
     labels = tuple(Label(one.place.condition.span, f"rule {one.number} takes its records first") for one in above)
     message = f"this rule can never match: {names} {'takes' if len(above) == 1 else 'take'} all its records"
     note = Note("help", _unreachable_help(cells, rule, above))

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from flashnest.policy.evaluate import holds, matches
 from flashnest.policy.facts import RecordFacts
 from flashnest.policy.goals import Level
-from flashnest.policy.resolved import Meaning
-from flashnest.policy.syntax import Keep, Move
+from flashnest.policy.resolved import Meaning, called
+from flashnest.policy.syntax import Keep, Move, Span
 from flashnest.record import BoolArray, FactArrays, Tier
 
 KEEP = "keep"
@@ -57,6 +57,21 @@ class MoveRule:
     def line(self) -> int:
         """File line of the rule."""
         return self.statement.span.line
+
+    @property
+    def span(self) -> Span:
+        """Where the rule stands."""
+        return self.statement.span
+
+    @property
+    def verb(self) -> str:
+        """The rule's first word."""
+        return self.action
+
+    @property
+    def called(self) -> str:
+        """The rule's name in a message: `rule 2 "popular" (line 5)`."""
+        return called(self.number, self.name, self.line)
 
     @property
     def acts(self) -> bool:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from flashnest.policy.facts import Fact
 from flashnest.policy.goals import Level
-from flashnest.policy.syntax import Place
+from flashnest.policy.syntax import Place, Span
 from flashnest.record import Admission, Tier
 
 
@@ -47,6 +47,9 @@ Meaning: TypeAlias = InRange | AllOf | AnyOf | Negated
 ALWAYS = AllOf(())
 """What `otherwise` means."""
 
+NEVER = AnyOf(())
+"""What no record satisfies."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -71,9 +74,30 @@ class Rule:
         return self.place.span.line
 
     @property
+    def span(self) -> Span:
+        """Where the rule stands."""
+        return self.place.span
+
+    @property
+    def verb(self) -> str:
+        """The rule's first word."""
+        return "place"
+
+    @property
+    def called(self) -> str:
+        """The rule's name in a message: `rule 2 "long ones" (line 5)`."""
+        return called(self.number, self.name, self.line)
+
+    @property
     def acts(self) -> bool:
         """Whether the rule decides; a trial does not."""
         return self.level is Level.ENFORCE
+
+
+def called(number: int, name: str | None, line: int) -> str:
+    """Return a rule's name in a message: `rule 2 "long ones" (line 5)`."""
+    label = "" if name is None else f' "{name}"'
+    return f"rule {number}{label} (line {line})"
 
 
 def ranges(meaning: Meaning) -> Iterator[InRange]:

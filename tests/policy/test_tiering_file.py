@@ -158,7 +158,7 @@ def test_gap_is_closed_with_a_tier_that_is_open(tmp_path):
         (
             "rules: a\ntests:\n  - record: {tokens: 3}\n    expect: dram\n    by: [1]\n",
             ":5:5",
-            "`by` is the number",
+            "`by` is a rule's number, label or text",
             "",
         ),
         *(
