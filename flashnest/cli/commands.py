@@ -14,6 +14,7 @@ import typer
 from flashnest import __version__
 from flashnest.cli.failure import guarded
 from flashnest.cli.policy import app as policy_app
+from flashnest.cli.policy.simulate import simulate
 
 app = typer.Typer(
     name="flash-nest",
@@ -23,7 +24,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain text: rich would take half of the start-up time
 )
-app.add_typer(policy_app, name="policy", help="Check, test and explain tiering policies.")
+app.add_typer(policy_app, name="policy", help="Check, test, simulate and tune tiering policies.")
+app.command()(simulate)
 
 
 def flash_nest(argv: Sequence[str] | None = None) -> int:

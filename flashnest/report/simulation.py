@@ -69,8 +69,13 @@ def figure_rows(simulated: Sequence[Simulated]) -> Iterator[_Row]:
     if "nvme" in tiers:
         yield from _drive_rows()
     yield from _predicted_rows(simulated)
-    yield "Moves / ping-pongs", lambda one: f"{count_text(moved(one))} / {count_text(number(one, 'ping_pongs'))}"
-    yield "Simulated, accesses a second", lambda one: count_text(number(one, "accesses_per_s"))
+    yield (
+        "Records moved / ping-pongs",
+        lambda one: f"{count_text(moved(one))} / {count_text(number(one, 'ping_pongs'))}",
+    )
+    yield "Turned away: no room / not admitted", lambda one: _counts(one, "rejected", "not_admitted")
+    if any(number(one, "pushed_out") for one in simulated):
+        yield "Pushed out where no rule made room", lambda one: count_text(number(one, "pushed_out"))
 
 
 def short_name(policy: str) -> str:
@@ -103,6 +108,15 @@ def tier_share(one: Simulated, tier: str) -> float | None:
 def moved(one: Simulated) -> float:
     """Return the records that rules moved."""
     return sum(float(cast(int, count)) for count in section(one, "moved_by_rule").values())
+
+
+def would_have(one: Simulated) -> list[str]:
+    """Return what each trial rule (level `warn`) would have done."""
+    texts = {str(number): " ".join(str(text).split()) for number, text in cast(list[tuple[int, str]], one["rules"])}
+    counts = section(one, "would_have").items()
+    return [
+        f"rule {rule} would have taken {count_text(cast(int, n))} records: {texts.get(rule, '')}" for rule, n in counts
+    ]
 
 
 def _share_of_questions(one: Simulated, hits: float | None) -> float | None:
@@ -139,6 +153,7 @@ def _drive_rows() -> Iterator[_Row]:
         "Cold reads a step, p50 / p99 / max",
         lambda one: _quantiles(one, "cold_reads_per_step", ("p50", "p99", "most")),
     )
+    yield "Cold reads / in vain", lambda one: _counts(one, "cold_reads", "false_reads")
     yield "Written to NVMe", lambda one: _drive_bytes(one, "nvme_written_bytes")
     yield "Written to NVMe, a second", lambda one: _drive_bytes(one, "nvme_bytes_per_s")
     yield "Drive life at this rate", lambda one: _years(number(one, "drive_life_years"))
@@ -149,6 +164,10 @@ def _predicted_rows(simulated: Sequence[Simulated]) -> Iterator[_Row]:
         yield "Lookups of a step (us), p50 / p99", lambda one: _quantiles(one, "lookup_us", ("p50", "p99"))
     if any(one["step_ms"] is not None for one in simulated):
         yield "Step (ms), p50 / p99", lambda one: _quantiles(one, "step_ms", ("p50", "p99"))
+
+
+def _counts(one: Simulated, *names: str) -> str:
+    return " / ".join(count_text(number(one, name)) for name in names)
 
 
 def _drive_bytes(one: Simulated, name: str) -> str:
@@ -168,7 +187,8 @@ def _remarks(simulated: Sequence[Simulated]) -> list[RenderableType]:
         name = short_name(str(one["policy"]))
         for requirement in cast(list[list[Json]], one["requirements"]):
             text, kept = requirement
-            lines.append((name, f"{'kept:  ' if kept else 'BROKEN:'} {text}"))
+            lines.append((name, f"{'kept:   ' if kept else 'BROKEN: '} {text}"))
+        lines += [(name, f"trial:   {would}") for would in would_have(one)]
         lines += [(name, f"warning: {warning}") for warning in cast(list[str], one["warnings"])]
     if not lines:
         return []

@@ -12,7 +12,16 @@ from typing import Any, Final, cast
 
 from flashnest.errors import ConfigError
 from flashnest.report.model import Json
-from flashnest.report.simulation import Simulated, figure_rows, hit_share, number, section, short_name, tier_share
+from flashnest.report.simulation import (
+    Simulated,
+    figure_rows,
+    hit_share,
+    number,
+    section,
+    short_name,
+    tier_share,
+    would_have,
+)
 from flashnest.report.write import write_text
 
 _COLOURS: Final = ("#2f6fb5", "#d9822b", "#3d9970", "#9b59b6", "#c0392b", "#7f8c8d", "#16a085", "#8e6e53")
@@ -82,6 +91,8 @@ def _remarks(simulated: Sequence[Simulated]) -> str:
         for text, kept in cast(list[tuple[str, bool]], one["requirements"]):
             said = "kept" if kept else "<span class='broken'>broken</span>"
             rows += f"<tr><td>{name}</td><td>{said}</td><td><code>{escape(text)}</code></td></tr>"
+        for would in would_have(one):
+            rows += f"<tr><td>{name}</td><td>trial</td><td>{escape(would)}</td></tr>"
         for warning in cast(list[str], one["warnings"]):
             rows += f"<tr><td>{name}</td><td>warning</td><td>{escape(warning)}</td></tr>"
     return f"<section class='remarks'><h2>Remarks</h2><table>{rows}</table></section>" if rows else ""

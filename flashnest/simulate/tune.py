@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
@@ -40,13 +40,13 @@ _Rungs = tuple[int, ...]
 @dataclass(frozen=True, slots=True)
 class Score:
     """What a setting achieves. `fast_bytes`: most bytes held in DRAM and VRAM; `hit_share`: questions answered;
-    `fast_share`: questions answered from DRAM or VRAM, so without a step's delay; `p99_ms`: predicted step P99, None
-    without a platform."""
+    `fast_share`: questions answered from DRAM or VRAM, so without a step's delay; `p99_us`: predicted P99 of a
+    step's lookups, None without a platform."""
 
     fast_bytes: int
     hit_share: float
     fast_share: float
-    p99_ms: float | None
+    p99_us: float | None
 
     @classmethod
     def of(cls, simulation: Simulation) -> Score:
@@ -57,12 +57,12 @@ class Score:
             fast_bytes=sum(simulation.peak_bytes.get(tier, 0) for tier in (Tier.VRAM, Tier.DRAM)),
             hit_share=sum(simulation.hits.values()) / questions,
             fast_share=sum(simulation.hits[tier] for tier in fast) / questions,
-            p99_ms=None if simulation.step_ms is None else simulation.step_ms.p99,
+            p99_us=None if simulation.lookup_us is None else simulation.lookup_us.p99,
         )
 
     def costs(self) -> list[float]:
-        """Return what has to be small; P99 in microseconds, so that no front differs by less than that."""
-        timed = [] if self.p99_ms is None else [float(round(self.p99_ms * 1000))]
+        """Return what has to be small; P99 in tenths of a microsecond: no prediction is better than that."""
+        timed = [] if self.p99_us is None else [float(round(self.p99_us * 10))]
         return [float(self.fast_bytes), -self.hit_share, -self.fast_share, *timed]
 
 
@@ -225,7 +225,7 @@ def _nothing_to_tune(policy: Policy) -> PolicyError:
     )
 
 
-def _optuna() -> object:
+def _optuna() -> Any:
     try:
         import optuna
     except ModuleNotFoundError as error:
