@@ -12,6 +12,7 @@ import psutil
 
 from flashnest.app.compute import Compute, kv_block_bytes, open_compute
 from flashnest.app.tiers import open_tiers
+from flashnest.app.tracing import open_trace
 from flashnest.config import RunConfig
 from flashnest.errors import ModelError
 from flashnest.policy import Policy, compile_policy, load_tiering_file
@@ -23,6 +24,7 @@ from flashnest.runtime.forward import ModelSpec
 from flashnest.runtime.kv_pool import BlockPool
 from flashnest.runtime.request import Prompt, SamplingParams
 from flashnest.storage.router import Router
+from flashnest.telemetry.trace_writer import TraceWriter
 from flashnest.workload.prompts import TextPrompt, Workload, repeat_prompts, words_needed
 from flashnest.workload.text import load_corpus
 
@@ -52,6 +54,7 @@ class App:
     emulated: tuple[str, ...]
     notices: tuple[str, ...]
     show_progress: bool
+    trace: TraceWriter | None
 
     def close(self) -> None:
         """Hand everything back, what was learnt to the tiers first. A second call does nothing."""
@@ -65,7 +68,10 @@ def build(run: RunConfig, output_dir: Path) -> App:
     with ExitStack() as undo:
         compute = open_compute(run)
         undo.callback(compute.model.close)
-        tiers = open_tiers(run, policy, output_dir, compute.model.spec)
+        trace = open_trace(run, policy, compute.model.spec, workload_namespaces(run))
+        if trace is not None:
+            undo.callback(trace.close)
+        tiers = open_tiers(run, policy, output_dir, compute.model.spec, trace)
         router = tiers.router
         undo.callback(router.close)
         workload = make_workload(run)
@@ -90,6 +96,7 @@ def build(run: RunConfig, output_dir: Path) -> App:
         emulated=compute.emulated,
         notices=tiers.notices,
         show_progress=run.progress,
+        trace=trace,
     )
 
 
@@ -131,18 +138,23 @@ def make_workload(run: RunConfig) -> Workload:
         load.requests, fragments=load.fragments, fragment_words=load.fragment_words, hot_fragments=load.hot_fragments
     )
     corpus = load_corpus(load.text, min_words=words)
-    namespaces = tuple(f"tenant-{i}" for i in range(load.namespaces)) if load.namespaces > 1 else ("default",)
     return repeat_prompts(
         corpus,
         count=load.requests,
         repeat_share=load.repeat_share,
         output_tokens=load.output_tokens,
         echo_share=load.echo_share,
-        namespaces=namespaces,
+        namespaces=workload_namespaces(run),
         fragments=load.fragments,
         fragment_words=load.fragment_words,
         hot_fragments=load.hot_fragments,
     )
+
+
+def workload_namespaces(run: RunConfig) -> tuple[str, ...]:
+    """Return the tenants that the run's prompts are dealt to."""
+    count = run.workload.namespaces
+    return tuple(f"tenant-{i}" for i in range(count)) if count > 1 else ("default",)
 
 
 def _prompt(run: RunConfig, compute: Compute, text: TextPrompt, index: int) -> Prompt:

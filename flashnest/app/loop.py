@@ -18,6 +18,7 @@ from rich.console import Console
 
 from flashnest.app.build import App, build
 from flashnest.app.figures import cold_figures, feed, move_figures, snapshot, tier_stats
+from flashnest.app.tracing import trace_line
 from flashnest.config import RunConfig
 from flashnest.report.model import ReportInput, Section, build_report
 from flashnest.report.progress import Progress
@@ -83,6 +84,8 @@ def _announce(console: Console, app: App) -> None:
 def _sign_off(console: Console, app: App, report_path: Path) -> None:
     if app.nvme_path is not None:
         console.print(f"records on disk: {app.nvme_path}", highlight=False, soft_wrap=True)
+    if app.trace is not None:
+        console.print(trace_line(app.trace.stats()), highlight=False, soft_wrap=True)
     console.print(f"report: {report_path}", highlight=False, soft_wrap=True)
 
 

@@ -18,6 +18,7 @@ from flashnest.policy import Policy
 from flashnest.record import Tier, row_words
 from flashnest.report.figures import bytes_text
 from flashnest.runtime.forward import ModelSpec
+from flashnest.runtime.traced_router import TracedRouter
 from flashnest.storage.cold import ColdOptions, ColdTier
 from flashnest.storage.lmdb import LmdbStore
 from flashnest.storage.router import Router
@@ -26,6 +27,7 @@ from flashnest.storage.slots import SlotsStore
 from flashnest.storage.step_clock import StepClock
 from flashnest.storage.store import ColdStore
 from flashnest.storage.table import DramTable
+from flashnest.telemetry.trace_writer import TraceWriter
 
 EMULATED_SHARE: Final = 0.25
 """Most of this machine's free memory that an emulated platform's table may take: the records are real."""
@@ -45,8 +47,13 @@ class Tiers:
     notices: tuple[str, ...]
 
 
-def open_tiers(run: RunConfig, policy: Policy, output_dir: Path, spec: ModelSpec) -> Tiers:
-    """Open the tiers that the run names. Raises FlashnestError; what was opened before an error is closed."""
+def open_tiers(
+    run: RunConfig, policy: Policy, output_dir: Path, spec: ModelSpec, trace: TraceWriter | None = None
+) -> Tiers:
+    """Open the tiers that the run names. Raises FlashnestError; what was opened before an error is closed.
+
+    The router records to `trace` where there is one, and closes it.
+    """
     opener = _Opener(run, policy, spec)
     with ExitStack() as undo:
         vram = opener.vram(run.tiering.tiers.vram)
@@ -61,7 +68,7 @@ def open_tiers(run: RunConfig, policy: Policy, output_dir: Path, spec: ModelSpec
             store = opener.nvme(nvme, path)
             undo.callback(store.close)
         cold = None if store is None or nvme is None else opener.cold(nvme, store)
-        router = Router(
+        router = (Router if trace is None else TracedRouter)(
             dram,
             cold,
             policy.placement,
@@ -70,6 +77,8 @@ def open_tiers(run: RunConfig, policy: Policy, output_dir: Path, spec: ModelSpec
             window_keys=run.table.window_keys,
             clock_s=opener.clock_s,
         )
+        if isinstance(router, TracedRouter) and trace is not None:
+            router.record_to(trace)
         undo.pop_all()
     return Tiers(router, path, _reader(nvme, store), tuple(opener.notices))
 

@@ -73,6 +73,16 @@ class ReportConfig(Section):
     path: str | None = None
 
 
+class TraceConfig(Section):
+    """The record of what the table is asked and taught, for `flash-nest policy simulate`; `path` None = none is kept.
+
+    `limit`: recording ends when the file would grow beyond it; the run goes on.
+    """
+
+    path: str | None = None
+    limit_bytes: Bytes = Field(alias="limit", default=4 << 30)
+
+
 class RunConfig(Section):
     """One run. Built by `load.load_run`, Hydra's only door; the name of a part is its option's name."""
 
@@ -83,6 +93,7 @@ class RunConfig(Section):
     table: TableConfig = TableConfig()
     decode: DecodeConfig = DecodeConfig()
     report: ReportConfig = ReportConfig()
+    trace: TraceConfig = TraceConfig()
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     progress: bool = True
     debug: bool = False
