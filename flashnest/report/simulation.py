@@ -162,7 +162,7 @@ def _drive_rows() -> Iterator[_Row]:
 def _predicted_rows(simulated: Sequence[Simulated]) -> Iterator[_Row]:
     if any(one["lookup_us"] is not None for one in simulated):
         yield "Lookups of a step (us), p50 / p99", lambda one: _quantiles(one, "lookup_us", ("p50", "p99"))
-    if any(one["step_ms"] is not None for one in simulated):
+    if any(_timed_step(one) for one in simulated):
         yield "Step (ms), p50 / p99", lambda one: _quantiles(one, "step_ms", ("p50", "p99"))
 
 
@@ -172,6 +172,14 @@ def _counts(one: Simulated, *names: str) -> str:
 
 def _drive_bytes(one: Simulated, name: str) -> str:
     return bytes_text(number(one, name)) if "nvme" in section(one, "peak_bytes") else MISSING
+
+
+def _timed_step(one: Simulated) -> bool:
+    """Return whether a step's time is known beside its lookups."""
+    step, lookup = one["step_ms"], one["lookup_us"]
+    if not isinstance(step, dict) or not isinstance(lookup, dict):
+        return False
+    return (number(step, "p50") or 0.0) * 1000 > 1.001 * (number(lookup, "p50") or 0.0)
 
 
 def _years(years: float | None) -> str:

@@ -112,24 +112,12 @@ def _simulate_all(
     """Simulate one policy after the other; return those done, and whether the rest was called off."""
     from rich.console import Console
 
-    from flashnest.simulate.engine import simulate as run
-
     done: list[Simulation] = []
     try:
         with progress_bar(Console(stderr=True)) as bar:
             for file, policy in given:
                 tell = told(bar, file.path.stem, len(stage.trace))
-                capacities = stage.capacities(file)
-                done.append(
-                    run(
-                        policy,
-                        stage.trace,
-                        capacities=capacities,
-                        platform=stage.platform,
-                        belady=belady,
-                        progress=tell,
-                    )
-                )
+                done.append(stage.simulate(file, policy, belady=belady, progress=tell))
     except KeyboardInterrupt:
         if not done:
             raise

@@ -17,11 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from flashnest.errors import ConfigError, WorkloadError
+from flashnest.units import parse_duration_s
 
 if TYPE_CHECKING:
+    from flashnest.policy.compile import Policy
     from flashnest.policy.platform_facts import PlatformFacts
     from flashnest.policy.tiering_file import TieringFile
     from flashnest.record import Tier
+    from flashnest.simulate.engine import TierOptions
+    from flashnest.simulate.result import Simulation
     from flashnest.simulate.trace import Trace
 
 DEFAULT_REQUESTS: Final = 256
@@ -29,6 +33,8 @@ DEFAULT_REQUESTS: Final = 256
 _SPARE_BYTES: Final = 64 << 20
 _SPARE_FACTOR: Final = 6
 """A tier without a size gets this many times the records' bytes: an LMDB leaf is 0.6 full, a DRAM table 0.8."""
+_LONGEST_STEP_S: Final = 1.0
+"""Steps of Mooncake's lines are 3 s apart: arrivals, not decode steps."""
 
 PlatformName = Annotated[
     str | None, typer.Option("--platform", help="Predict times there, and take its budgets: rtx4090, or a file.")
@@ -70,6 +76,48 @@ class Stage:
 
         given = tier_capacities(file, self.platform or _roomy(self.trace))
         return {tier: self.sizes.get(tier, room) for tier, room in given.items()}
+
+    def simulate(
+        self, file: TieringFile, policy: Policy, *, belady: bool, progress: Callable[[float], None] | None = None
+    ) -> Simulation:
+        """Play the trace through a policy of the file. Raises ConfigError and StoreFullError."""
+        from flashnest.simulate.engine import simulate
+
+        return simulate(
+            policy,
+            self.trace,
+            capacities=self.capacities(file),
+            platform=self.platform,
+            belady=belady,
+            progress=progress,
+            options=self.options(file),
+        )
+
+    def options(self, file: TieringFile) -> TierOptions:
+        """Return what else the file says of its tiers. Raises ConfigError."""
+        from flashnest.simulate.engine import TierOptions
+
+        settings = file.settings or {}
+        dram, nvme = settings.get("dram", {}), settings.get("nvme", {})
+        given: dict[str, Any] = {}
+        if "eviction" in dram:
+            given["eviction"] = dram["eviction"]
+        if "engine" in nvme:
+            given["engine"] = nvme["engine"]
+        if "flush_records" in nvme:
+            given["flush_records"] = int(str(nvme["flush_records"]))
+        if "flush_interval" in nvme:
+            given["flush_interval_s"] = parse_duration_s(str(nvme["flush_interval"]))
+        return TierOptions(blocking=nvme.get("cold_reads") == "blocking", base_step_s=self.step_s, **given)
+
+    @property
+    def step_s(self) -> float | None:
+        """What a step takes: the trace's median, None where its steps are too far apart to be decode steps."""
+        import numpy as np
+
+        gaps_ms = np.diff(self.trace.step_time_ms)
+        median_s = float(np.median(gaps_ms)) / 1000 if len(gaps_ms) else 0.0
+        return median_s if 0.0 < median_s < _LONGEST_STEP_S else None
 
     @property
     def heading(self) -> str:

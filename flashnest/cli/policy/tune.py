@@ -109,14 +109,11 @@ def _budget(given: list[str]) -> dict[Any, int]:
 def _search(file: TieringFile, stage: Stage, trials: int, seed: int) -> Tuning:
     from rich.console import Console
 
-    from flashnest.simulate.engine import simulate
     from flashnest.simulate.tune import tune as search
-
-    capacities = stage.capacities(file)
 
     def evaluate(params: Mapping[str, str]) -> Simulation:
         policy = replace(file, params={**(file.params or {}), **params}).compile()
-        return simulate(policy, stage.trace, capacities=capacities, platform=stage.platform, belady=False)
+        return stage.simulate(file, policy, belady=False)
 
     with progress_bar(Console(stderr=True)) as bar:
         told = _told(bar, file.path.stem, len(stage.trace))
