@@ -10,8 +10,9 @@ from itertools import accumulate
 import numpy as np
 
 from flashnest.policy.cells import Axis, Grid
-from flashnest.policy.facts import DEFAULT_NAMESPACE, FactType, RecordFacts
+from flashnest.policy.facts import DEFAULT_NAMESPACE, Fact, FactType, RecordFacts, time_words
 from flashnest.record import BoolArray, Kind, namespace_id, record_bytes
+from flashnest.units import Dimension
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,21 @@ def boxes(mask: BoolArray) -> Iterator[Box]:
         box = _grown(left, seed)
         left[_index(box)] = False
         yield box
+
+
+def boxes_within(mask: BoolArray, free: BoolArray) -> Iterator[tuple[Box, Box]]:
+    """Cut a set of cells into boxes that may grow over `free` cells too, where no record is.
+
+    Yields (box, cell): the cell is of the set and in the box. Boxes share no cell of the set.
+    """
+    left, room = np.array(mask), np.array(mask | free)
+    while left.any():
+        seed = tuple(int(i) for i in np.unravel_index(int(left.argmax()), left.shape))
+        box = _grown(room, seed)
+        inside = _index(box)
+        left[inside] = False
+        room[inside] &= free[inside]
+        yield box, Box(tuple((i,) for i in seed))
 
 
 def describe(box: Box, cells: Grid, spaces: Mapping[int, str]) -> str:
@@ -103,13 +119,20 @@ def _described(axis: Axis, groups: tuple[int, ...], spaces: Mapping[int, str]) -
         return f"namespace {_namespaces(intervals, spaces)}"
     if axis.fact.type is FactType.KIND:
         return f"kind = {Kind(intervals[0][0]).name.lower()}"
-    return f"{name} = {' and '.join(_interval(low, high, axis.fact.high) for low, high in intervals)}"
+    return f"{name} = {' and '.join(_interval(low, high, axis.fact) for low, high in intervals)}"
 
 
-def _interval(low: int, high: int, top: int) -> str:
-    if high == top:
-        return f"{low}.."
-    return str(low) if low == high else f"{low}..{high}"
+def _interval(low: int, high: int, fact: Fact) -> str:
+    if high == fact.high:
+        return f"{_words(low, fact)}.."
+    return _words(low, fact) if low == high else f"{_words(low, fact)}..{_words(high, fact)}"
+
+
+def _words(code: int, fact: Fact) -> str:
+    """Return a fact's value as a policy would write it: `10min`, `50%`, `32`."""
+    if fact.dimension is Dimension.DURATION:
+        return time_words(code)
+    return f"{code}%" if fact.dimension is Dimension.PERCENT else str(code)
 
 
 def _namespaces(intervals: tuple[tuple[int, int], ...], spaces: Mapping[int, str]) -> str:
