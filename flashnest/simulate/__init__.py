@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from flashnest.simulate.load import load_trace
-    from flashnest.simulate.text_trace import generated_trace, text_trace
+    from flashnest.simulate.texts import generated_trace, text_trace
     from flashnest.simulate.trace import INSERT, LOOKUP, Trace
 
 _HOME = {
     "INSERT": "trace",
     "LOOKUP": "trace",
     "Trace": "trace",
-    "generated_trace": "text_trace",
+    "generated_trace": "texts",
     "load_trace": "load",
-    "text_trace": "text_trace",
+    "text_trace": "texts",
 }
 
 __all__ = ["INSERT", "LOOKUP", "Trace", "generated_trace", "load_trace", "text_trace"]

@@ -13,7 +13,7 @@ from flashnest.simulate.decoding import STEP_MS, Serving, decode
 from flashnest.simulate.mooncake import mooncake_trace
 from flashnest.simulate.prompt_lines import read_dialogues
 from flashnest.simulate.recorded import recorded_trace
-from flashnest.simulate.text_trace import (
+from flashnest.simulate.texts import (
     DEFAULT_CONCURRENCY,
     DEFAULT_LENGTHS,
     DEFAULT_OUTPUT_TOKENS,

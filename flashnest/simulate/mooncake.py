@@ -31,6 +31,8 @@ def mooncake_trace(
     requests.sort(key=lambda request: request[0])
     counts = np.array([len(blocks) for _, blocks in requests], np.int64)
     blocks: I64Array = np.fromiter(chain.from_iterable(b for _, b in requests), np.int64, int(counts.sum()))
+    if not len(blocks):
+        raise WorkloadError(f"{source} asks for no block", why="every `hash_ids` is empty", fix="give other lines")
     step_time_ms, step_of_request = np.unique(np.array([t for t, _ in requests], np.int64), return_inverse=True)
     _, first, record = np.unique(blocks, return_index=True, return_inverse=True)
     step = np.repeat(step_of_request, counts)

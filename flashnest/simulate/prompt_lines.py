@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from flashnest.errors import WorkloadError
-from flashnest.simulate.text_trace import Dialogue
+from flashnest.simulate.texts import Dialogue
 from flashnest.workload.prompts import given_prompts
 from flashnest.workload.text import Corpus
 

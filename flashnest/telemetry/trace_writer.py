@@ -203,7 +203,11 @@ def _begin(path: Path, header: Mapping[str, object]) -> tuple[BinaryIO, int]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         stream = path.open("wb", buffering=0)
-        stream.write(data)
+        try:
+            stream.write(data)
+        except OSError:
+            stream.close()
+            raise
     except OSError as error:
         raise WorkloadError(
             f"cannot write the trace {path}", why=error.strerror or str(error), fix="give another file: trace.path=FILE"

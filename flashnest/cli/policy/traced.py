@@ -190,7 +190,7 @@ def _open_trace(name: str, options: TraceOptions, streams: int | None) -> Trace:
 def _generated(name: str, requests: int, given: Mapping[str, Any]) -> Trace:
     """Make the text of a shipped workload, and its trace."""
     from flashnest.policy.yaml_nodes import read_yaml
-    from flashnest.simulate.text_trace import text_trace
+    from flashnest.simulate.texts import text_trace
     from flashnest.workload.prompts import repeat_prompts, words_needed
     from flashnest.workload.text import load_corpus
 
