@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import typer
 
+from flashnest.cli.policy.bench import bench
 from flashnest.cli.policy.check import check
+from flashnest.cli.policy.diff import diff
 from flashnest.cli.policy.fmt import fmt
 from flashnest.cli.policy.simulate import simulate
 from flashnest.cli.policy.test import test
 from flashnest.cli.policy.tune import tune
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+app.command()(bench)
 app.command()(check)
+app.command()(diff)
 app.command()(fmt)
 app.command()(simulate)
 app.command()(test)
