@@ -16,7 +16,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from flashnest.jit import inline_kernel
-from flashnest.record import U8Array, U16Array, U32Array, U64Array
+from flashnest.record import F64Array, I32Array, I64Array, U8Array, U16Array, U32Array, U64Array
 
 LINE_BYTES: Final = 64
 """Bytes in a cache line."""
@@ -186,4 +186,25 @@ def u32_at(address: np.uint64, size: np.uint64) -> U32Array:
 def u64_at(address: np.uint64, size: np.uint64) -> U64Array:
     """View `size` uint64 at an address."""
     view: U64Array = numba.carray(_pointer_to(address), (size,), np.uint64)
+    return view
+
+
+@inline_kernel
+def i32_at(address: np.int64, size: np.int64) -> I32Array:
+    """View `size` int32 at an address."""
+    view: I32Array = numba.carray(_pointer_to(address), (size,), np.int32)
+    return view
+
+
+@inline_kernel
+def i64_at(address: np.int64, size: np.int64) -> I64Array:
+    """View `size` int64 at an address."""
+    view: I64Array = numba.carray(_pointer_to(address), (size,), np.int64)
+    return view
+
+
+@inline_kernel
+def f64_at(address: np.int64, size: np.int64) -> F64Array:
+    """View `size` float64 at an address."""
+    view: F64Array = numba.carray(_pointer_to(address), (size,), np.float64)
     return view
