@@ -17,7 +17,7 @@ from flashnest.policy.format import format_statement
 from flashnest.policy.goals import Flush, Requirement
 from flashnest.policy.moves import MovePlan
 from flashnest.policy.resolved import Meaning, Rule
-from flashnest.policy.syntax import After, Class, Document, Name, Place, Source
+from flashnest.policy.syntax import After, Class, Document, Name, Place, Source, Span
 from flashnest.policy.tier_names import TierNames
 from flashnest.policy.values import Constant, Constants, Rejected, rejected
 from flashnest.record import Admission, Tier
@@ -35,6 +35,8 @@ class Checked:
     moves: MovePlan
     flush: Flush | None
     requirements: tuple[Requirement, ...]
+    asked: tuple[tuple[Tier, Span], ...]
+    """The tiers that `flush` and `require` are about, and where they say so."""
     params: Mapping[str, Constant]
     namespaces: Mapping[int, str]
     """Names of the namespaces in the policy, by id."""
@@ -72,10 +74,12 @@ class _Checker:
         goals = GoalChecker(self._source, self._constants, self._report)
         goals.labels(self._document.labelled)
         flush, requirements = goals.flush(self._document.flushes), goals.requirements(self._document.requirements)
+        asked = goals.asked(self._document)
         self._check_unused(conditions)
         names, spaces = self._constants.names, self._constants.spaces
         found = tuple(self._found)
-        return Checked(self._source, rules, conditions.resolved, plan, flush, requirements, names, spaces, found)
+        classes = conditions.resolved
+        return Checked(self._source, rules, classes, plan, flush, requirements, asked, names, spaces, found)
 
     def _report(self, diagnostic: Diagnostic) -> None:
         if diagnostic not in self._found:

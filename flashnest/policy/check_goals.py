@@ -10,8 +10,9 @@ from flashnest.policy.diagnostics import Diagnostic, Label, Note, unknown
 from flashnest.policy.facts import MAX_TIME_S, time_words
 from flashnest.policy.format import format_statement
 from flashnest.policy.goals import METRICS, Flush, Level, Metric, Requirement
-from flashnest.policy.syntax import Labelled, Source, Value
+from flashnest.policy.syntax import Document, Labelled, Source, Span, Value
 from flashnest.policy.values import Constants, Rejected, rejected
+from flashnest.record import Tier
 from flashnest.units import Dimension
 
 _NS_PER_S: Final = 10**9
@@ -79,6 +80,14 @@ class GoalChecker:
                 self._wrong("T410", statement.span, message, "keep one of the two, or make one of them `warn`")
         return tuple(found)
 
+    def asked(self, document: Document) -> tuple[tuple[Tier, Span], ...]:
+        """Return the tiers that goals are about, and where the goals stand."""
+        flushed = [(Tier.NVME, one.span) for one in document.flushes]
+        about = [
+            (METRICS[one.metric.text].tier, one.span) for one in document.requirements if one.metric.text in METRICS
+        ]
+        return (*flushed, *((tier, span) for tier, span in about if tier is not None))
+
     def _flush(self, statement: syntax.Flush) -> Flush:
         every = self._constants.amount(statement.every, "the interval of `flush`", Dimension.DURATION).value / _NS_PER_S
         if not 0 < every <= MAX_TIME_S:
@@ -131,5 +140,5 @@ class GoalChecker:
             raise rejected(self._source, "T404", value.span, message, f"write it like `{metric.example}`")
         return amount / metric.per_unit
 
-    def _wrong(self, code: str, span: syntax.Span, message: str, help_text: str) -> None:
+    def _wrong(self, code: str, span: Span, message: str, help_text: str) -> None:
         self._report(Diagnostic(code, message, self._source, Label(span), notes=(Note("help", help_text),)))

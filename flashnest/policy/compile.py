@@ -120,8 +120,8 @@ def compile_policy(
     found += check_coverage(checked, cells, tiers)
     found += check_conflicts(checked)
     _raise_on_errors(found)
-    for look in (check_overlaps, check_redundant, check_constant):
-        found += look(checked, cells)
+    constant, conditions = check_constant(checked, cells)
+    found += (*check_overlaps(checked, cells, conditions), *check_redundant(checked, cells), *constant)
     return Policy(
         text=text,
         document=document,

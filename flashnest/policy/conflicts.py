@@ -34,7 +34,7 @@ def check_conflicts(checked: Checked) -> tuple[Diagnostic, ...]:
     never = [_never_acts(checked, rule) for rule in rules if rule not in able]
     movers = [rule for rule in able if rule.action != KEEP and rule.acts]
     rounds = islice(_rounds(checked, movers), _SHOWN)
-    return (*never, *rounds, *_idle_sources(checked))
+    return (*never, *rounds, *_idle_sources(checked), *_idle_goals(checked))
 
 
 def _in_effect(rule: MoveRule, rules: Sequence[MoveRule]) -> Meaning:
@@ -88,7 +88,7 @@ def _is_cycle(rules: Sequence[MoveRule]) -> bool:
 
 def _ping_pong(checked: Checked, up: MoveRule, back: MoveRule, record: str) -> Diagnostic:
     what = "promotes records that it evicts at once" if back.action == "evict" else "moves the same record to and fro"
-    message = f"rule {up.number} with {back.called} {what}"
+    message = f"{up.title} with {back.called} {what}"
     return _warning(checked, "T301", message, (up, back), record)
 
 
@@ -127,8 +127,7 @@ def _never_acts(checked: Checked, rule: MoveRule) -> Diagnostic:
 
 def _idle_sources(checked: Checked) -> Iterator[Diagnostic]:
     """Yield a warning for each rule about a tier into which nothing places or moves records."""
-    filled = {tier for rule in checked.rules for tier in rule.chain}
-    filled |= {rule.target for rule in checked.moves.rules if rule.target is not None}
+    filled = _filled(checked)
     for rule in checked.moves.rules:
         if rule.source not in filled:
             message = f"nothing places or moves records into `{rule.source.name.lower()}`"
@@ -136,6 +135,24 @@ def _idle_sources(checked: Checked) -> Iterator[Diagnostic]:
             note = Note("help", f"name `{rule.source.name.lower()}` in a `place`, or remove this rule")
             severity = Severity.WARNING
             yield Diagnostic("T307", message, checked.source, label, notes=(note,), severity=severity)
+
+
+def _idle_goals(checked: Checked) -> Iterator[Diagnostic]:
+    """Yield a warning for each `flush` and `require` about a tier without records."""
+    filled = _filled(checked)
+    for tier, span in checked.asked:
+        if tier not in filled:
+            name = tier.name.lower()
+            message = f"nothing places or moves records into `{name}`"
+            note = Note("help", f"name `{name}` in a `place`, or remove this")
+            label = Label(span, f"is about `{name}`")
+            yield Diagnostic("T307", message, checked.source, label, notes=(note,), severity=Severity.WARNING)
+
+
+def _filled(checked: Checked) -> set[Tier]:
+    """Return the tiers that rules which act put records into."""
+    filled = {tier for rule in checked.rules if rule.acts for tier in rule.chain}
+    return filled | {rule.target for rule in checked.moves.rules if rule.acts and rule.target is not None}
 
 
 def _too_large(checked: Checked, rule: MoveRule) -> Diagnostic:

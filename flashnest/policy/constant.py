@@ -28,18 +28,20 @@ Path = tuple[int, ...]
 """The way from a condition to a part of it: which part at each level."""
 
 
-def check_constant(checked: Checked, cells: Cells) -> tuple[Diagnostic, ...]:
-    """Return a warning for each part of a condition that decides nothing."""
+def check_constant(checked: Checked, cells: Cells) -> tuple[tuple[Diagnostic, ...], tuple[Meaning, ...]]:
+    """Return a warning for each part of a condition that decides nothing, and the `place` conditions without them."""
+    left: list[Meaning] = []
     found = [one for node, meaning in checked.classes for one in _Parts(checked, node.condition, meaning).findings()]
     for i, rule in enumerate(cells.rules):
         parts = _Parts(checked, rule.place.condition, rule.meaning)
         found += parts.findings()
         if i and len(list(ranges(rule.meaning))) ** 2 * cells.first.size <= _MAX_WORK:
             found += parts.taken_above(cells, i)
+        left.append(parts.whole)
     for move in checked.moves.rules:
         if move.statement.condition is not None:
             found += _Parts(checked, move.statement.condition, move.meaning).findings()
-    return tuple(found)
+    return tuple(found), tuple(left)
 
 
 class _Parts:
@@ -48,16 +50,17 @@ class _Parts:
     def __init__(self, checked: Checked, condition: Condition, meaning: Meaning) -> None:
         self._checked = checked
         self._condition = condition
-        self._whole = meaning
+        self.whole = meaning
+        """The condition, as far as parts of it have not been found to decide nothing."""
         self._gone: list[Path] = []
 
     def findings(self) -> list[Diagnostic]:
         """Return a warning for each part that decides nothing, whatever stands above the rule."""
-        grid = None if isinstance(self._condition, Otherwise) else grid_of([self._whole])
-        if grid is None or len(list(ranges(self._whole))) ** 2 * grid_size(grid) > _MAX_WORK:
+        grid = None if isinstance(self._condition, Otherwise) else grid_of([self.whole])
+        if grid is None or len(list(ranges(self.whole))) ** 2 * grid_size(grid) > _MAX_WORK:
             return []
-        self._grid, self._laws = grid, laws([self._whole])
-        self._base = self._mask(self._whole)
+        self._grid, self._laws = grid, laws([self.whole])
+        self._base = self._mask(self.whole)
         return list(self._constants(self._condition, ()))[::-1]
 
     def taken_above(self, cells: Cells, index: int) -> Iterator[Diagnostic]:
@@ -66,24 +69,24 @@ class _Parts:
         for part, path in _alternatives(self._condition, ()):
             if any(path[: len(gone)] == gone for gone in self._gone):
                 continue
-            left = replaced(self._whole, path, NEVER)
-            added = cells.mask(self._whole) & ~cells.mask(left)
+            left = replaced(self.whole, path, NEVER)
+            added = cells.mask(self.whole) & ~cells.mask(left)
             if not (added & reach).any():
                 self._drop(path, left)
                 yield self._dead(part, [cells.rules[i] for i in sorted(set(cells.first[added].tolist()))])
 
     def _drop(self, path: Path, left: Meaning) -> None:
         self._gone.append(path)
-        self._whole = left
+        self.whole = left
 
     def _mask(self, meaning: Meaning) -> BoolArray:
         return self._grid.mask(AllOf((meaning, *self._laws)))
 
     def _constants(self, node: Condition, path: Path) -> Iterator[Diagnostic]:
         for value in (ALWAYS, NEVER):
-            left = replaced(self._whole, path, value)
+            left = replaced(self.whole, path, value)
             if (self._mask(left) == self._base).all():
-                own = self._mask(_part(self._whole, path))
+                own = self._mask(_part(self.whole, path))
                 self._drop(path, left)
                 yield self._constant(node, path, own, always=value is ALWAYS)
                 return

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from flashnest.record import Tier
 from flashnest.units import Dimension
 
 
@@ -32,6 +33,8 @@ class Metric:
     per_unit: int
     lower: bool
     example: str
+    tier: Tier | None = None
+    """The tier that it is about, None: the whole table."""
 
 
 METRICS: Final = {
@@ -40,9 +43,9 @@ METRICS: Final = {
         Metric("lookup p50", Dimension.DURATION, 10**9, True, "100us"),
         Metric("lookup p99", Dimension.DURATION, 10**9, True, "150us"),
         Metric("step p99", Dimension.DURATION, 10**9, True, "30ms"),
-        Metric("nvme writes", Dimension.BYTE_RATE, 1, True, "20 MB/s"),
-        Metric("nvme life", Dimension.DURATION, 10**9, False, "5y"),
-        Metric("dram hits", Dimension.PERCENT, 100, False, "90%"),
+        Metric("nvme writes", Dimension.BYTE_RATE, 1, True, "20 MB/s", Tier.NVME),
+        Metric("nvme life", Dimension.DURATION, 10**9, False, "5y", Tier.NVME),
+        Metric("dram hits", Dimension.PERCENT, 100, False, "90%", Tier.DRAM),
     )
 }
 """The metrics of `require`. A lookup is one step's lookups together, as the decode loop waits for them; `dram hits` is

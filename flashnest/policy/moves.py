@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from flashnest.policy.evaluate import holds, matches
 from flashnest.policy.facts import RecordFacts
 from flashnest.policy.goals import Level
-from flashnest.policy.resolved import Meaning, called
+from flashnest.policy.resolved import Meaning, title
 from flashnest.policy.syntax import Keep, Move, Span
 from flashnest.record import BoolArray, FactArrays, Tier
 
@@ -69,9 +69,14 @@ class MoveRule:
         return self.action
 
     @property
+    def title(self) -> str:
+        """The rule's name in a message: `rule 2 "popular"`."""
+        return title(self.number, self.name)
+
+    @property
     def called(self) -> str:
-        """The rule's name in a message: `rule 2 "popular" (line 5)`."""
-        return called(self.number, self.name, self.line)
+        """The rule's name in a message and where it is: `rule 2 "popular" (line 5)`."""
+        return f"{self.title} (line {self.line})"
 
     @property
     def acts(self) -> bool:

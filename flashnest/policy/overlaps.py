@@ -7,7 +7,7 @@ overlap that no record can be in: a chunk always has `CHUNK_TOKENS` tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Final
@@ -21,7 +21,7 @@ from flashnest.policy.diagnostics import Diagnostic, Label, Note, Severity
 from flashnest.policy.facts import REJECT
 from flashnest.policy.format import format_condition
 from flashnest.policy.record_text import record_text
-from flashnest.policy.resolved import Rule
+from flashnest.policy.resolved import Meaning, Rule
 from flashnest.policy.syntax import And, Or
 from flashnest.record import CHUNK_TOKENS, BoolArray, Kind
 
@@ -30,17 +30,20 @@ _MAX_PAIR_CELLS: Final = 20_000_000
 """Pairs of rules times cells: 1 ns for each, so 20 ms at most. Larger policies are made by programs."""
 
 
-def check_overlaps(checked: Checked, cells: Cells) -> tuple[Diagnostic, ...]:
-    """Return a warning for each pair of rules whose order decides, the first few in file order."""
-    return tuple(_overlap(checked, cells, *pair) for pair in islice(_pairs(cells), _SHOWN))
+def check_overlaps(checked: Checked, cells: Cells, conditions: Sequence[Meaning]) -> tuple[Diagnostic, ...]:
+    """Return a warning for each pair of rules whose order decides, the first few in file order.
+
+    `conditions` are those of the rules without the parts that decide nothing, which are a finding of their own.
+    """
+    return tuple(_overlap(checked, cells, *pair) for pair in islice(_pairs(cells, conditions), _SHOWN))
 
 
-def _pairs(cells: Cells) -> Iterator[tuple[Rule, Rule, BoolArray]]:
+def _pairs(cells: Cells, conditions: Sequence[Meaning]) -> Iterator[tuple[Rule, Rule, BoolArray]]:
     """Yield (earlier rule, later rule, the cells that the earlier takes from the later)."""
     if len(cells.rules) ** 2 * cells.first.size > _MAX_PAIR_CELLS:
         return
     possible = _possible(cells)
-    masks = [cells.mask(rule.meaning) for rule in cells.rules]
+    masks = [cells.mask(meaning) for meaning in conditions]
     for later, rule in enumerate(cells.rules):
         for earlier in _takers(cells, masks[later], later) if rule.acts and not masks[later].all() else ():
             other = cells.rules[earlier]

@@ -84,9 +84,14 @@ class Rule:
         return "place"
 
     @property
+    def title(self) -> str:
+        """The rule's name in a message: `rule 2 "long ones"`."""
+        return title(self.number, self.name)
+
+    @property
     def called(self) -> str:
-        """The rule's name in a message: `rule 2 "long ones" (line 5)`."""
-        return called(self.number, self.name, self.line)
+        """The rule's name in a message and where it is: `rule 2 "long ones" (line 5)`."""
+        return f"{self.title} (line {self.line})"
 
     @property
     def acts(self) -> bool:
@@ -94,10 +99,9 @@ class Rule:
         return self.level is Level.ENFORCE
 
 
-def called(number: int, name: str | None, line: int) -> str:
-    """Return a rule's name in a message: `rule 2 "long ones" (line 5)`."""
-    label = "" if name is None else f' "{name}"'
-    return f"rule {number}{label} (line {line})"
+def title(number: int, name: str | None) -> str:
+    """Return a rule's name in a message: `rule 2 "long ones"`."""
+    return f"rule {number}" if name is None else f'rule {number} "{name}"'
 
 
 def ranges(meaning: Meaning) -> Iterator[InRange]:

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
-from flashnest.policy import PolicyCheckError, RecordFacts, compile_policy
+from flashnest.policy import PolicyCheckError, RecordFacts, Rule, compile_policy
 from flashnest.policy.cases import read_tests
 from flashnest.policy.diagnostics import Diagnostic, Severity
-from flashnest.policy.facts import KINDS
+from flashnest.policy.facts import KINDS, REJECT
+from flashnest.policy.format import format_statement
+from flashnest.policy.parse import parse
 from flashnest.policy.render import render_one
+from flashnest.policy.syntax import Source
 from flashnest.policy.testing import run_test
 from flashnest.policy.tiering_file import TieringFile
 from flashnest.policy.yaml_nodes import read_yaml
@@ -24,9 +27,20 @@ CASES = Path(__file__).parent / "cases"
 
 def placements() -> Iterator[Any]:
     for case in yaml.safe_load((CASES / "placement.yaml").read_text(encoding="utf-8")):
-        for record, chain, rule in case["records"]:
+        for record, chain, rule, *label in case["records"]:
             name = f"{case['policy'].split(chr(10))[0][:40]}-{record}"
-            yield pytest.param(case["policy"], case.get("params"), record, chain, rule, id=name)
+            yield pytest.param(case["policy"], case.get("params"), record, chain, rule, *(label or [None]), id=name)
+
+
+def trials() -> Iterator[Any]:
+    for case in yaml.safe_load((CASES / "trials.yaml").read_text(encoding="utf-8")):
+        for record, trial, chain, rule in case["records"]:
+            yield pytest.param(case["policy"], record, trial, chain, rule, id=f"{record}-{trial}")
+
+
+def goals() -> Iterator[Any]:
+    for case in yaml.safe_load((CASES / "goals.yaml").read_text(encoding="utf-8")):
+        yield pytest.param(case, id=case["policy"][-60:])
 
 
 def errors() -> Iterator[Any]:
@@ -56,12 +70,39 @@ def facts_of(record: dict[str, Any]) -> RecordFacts:
     )
 
 
-@pytest.mark.parametrize(("policy", "params", "record", "chain", "rule"), list(placements()))
-def test_record_goes_where_the_case_says(policy, params, record, chain, rule):
+@pytest.mark.parametrize(("policy", "params", "record", "chain", "rule", "label"), list(placements()))
+def test_record_goes_where_the_case_says(policy, params, record, chain, rule, label):
     decided = compile_policy(policy, params=params).place(facts_of(record))
 
-    assert " else ".join(tier.name.lower() for tier in decided.chain) == ("" if chain == "reject" else chain)
-    assert decided.number == rule
+    assert chain_of(decided) == chain
+    assert (decided.number, decided.name) == (rule, label)
+
+
+@pytest.mark.parametrize(("policy", "record", "trial", "chain", "rule"), list(trials()))
+def test_trial_decides_where_it_is_asked_to(policy, record, trial, chain, rule):
+    decided = compile_policy(policy).place(facts_of(record), trial)
+
+    assert (chain_of(decided), decided.number) == (chain, rule)
+
+
+@pytest.mark.parametrize("case", list(goals()))
+def test_policy_asks_of_the_table_what_the_case_says(case):
+    policy = compile_policy(case["policy"], params=case.get("params"))
+
+    if "flush" in case:
+        flush = policy.flush
+        assert case["flush"] == (None if flush is None else [flush.every_s, flush.most_bytes_per_s])
+    found = [[one.metric, one.operator, one.bound, one.level, one.name] for one in policy.requirements]
+    assert found == case.get("requirements", [])
+    assert not policy.diagnostics
+
+
+@pytest.mark.parametrize(("written", "canonical"), yaml.safe_load((CASES / "canonical.yaml").read_text("utf-8")))
+def test_statement_has_the_canonical_form_of_the_case(written, canonical):
+    for text in (written, canonical):
+        document, broken = parse(Source(text))
+        assert not broken
+        assert [format_statement(statement) for statement in document.statements] == [canonical]
 
 
 @pytest.mark.parametrize(("policy", "file", "test"), list(moves()))
@@ -93,6 +134,10 @@ def test_wrong_policy_is_told_what_and_where(case):
         assert all(any(wanted[3] in text for text in texts) for wanted in case["finds"]), texts
     else:
         assert all(wanted[3] in text for wanted, text in zip(case["finds"], texts, strict=True)), texts
+
+
+def chain_of(rule: Rule) -> str:
+    return " else ".join(tier.name.lower() for tier in rule.chain) or REJECT
 
 
 def place_of(diagnostic: Diagnostic) -> tuple[str, int, int]:
