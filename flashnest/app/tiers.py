@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -164,6 +164,14 @@ class _Opener:
             flush_records=tier.flush_records,
             flush_interval_s=tier.flush_interval_s,
         )
+        flush = self._policy.flush
+        if flush is not None:  # the policy's word goes: batches as large as the buffer, at its interval and rate
+            options = replace(
+                options,
+                flush_records=options.buffer_bytes,
+                flush_interval_s=flush.every_s,
+                most_bytes_per_s=flush.most_bytes_per_s,
+            )
         return ColdTier(store, words=self._words, clock_s=self.clock_s, options=options, token_bits=self._token_bits)
 
     def nvme_path(self, output_dir: Path) -> Path | None:

@@ -59,6 +59,7 @@ class ColdTier:
             budget_bytes=options.buffer_bytes,
             flush_records=options.flush_records,
             flush_interval_s=options.flush_interval_s,
+            most_bytes_per_s=options.most_bytes_per_s,
             clock=clock,
             clock_s=clock_s,
             token_bits=token_bits,
@@ -265,6 +266,8 @@ class ColdTier:
             buffer_bytes=writes.bytes_used,
             known=self._intake.known,
             bytes_written=writes.bytes_written,
+            disk_bytes=writes.disk_bytes,
+            batches=writes.batches,
             write_errors=writes.errors,
             corrupt=self._store.corrupt,
         )

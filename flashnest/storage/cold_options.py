@@ -12,7 +12,9 @@ class ColdOptions:
     """How a cold tier reads and writes.
 
     `queue_keys`: most keys under way; `batch_keys`: most that the store is asked at once; `touch_bytes`: DRAM for the
-    hits of cold records, 16 bytes each. `threaded` False is for tests: nothing happens until `pump`.
+    hits of cold records, 16 bytes each. A batch is written at `flush_records` records or `flush_interval_s` after its
+    first one; with `most_bytes_per_s` not before the drive has had that time for the last one. `threaded` False is for
+    tests: nothing happens until `pump`.
     """
 
     blocking: bool = False
@@ -22,6 +24,7 @@ class ColdOptions:
     buffer_bytes: int = 8 << 20
     flush_records: int = 16384
     flush_interval_s: float = 5.0
+    most_bytes_per_s: float | None = None
     touch_bytes: int = 4 << 20
     threaded: bool = True
 
@@ -32,7 +35,8 @@ class ColdStats:
 
     queued: reads accepted; answered: of these, answered by the store; late: answered as a miss at their deadline;
     errors: answered as a miss because the store failed; dropped: not accepted, too many under way; known: inserts
-    skipped because the record is there; write_errors: records and removals lost to a failing disk; filter_negative: of
+    skipped because the record is there; batches: written to disk; bytes_written: the records' own bytes, disk_bytes:
+    what the drive was sent for them; write_errors: records and removals lost to a failing disk; filter_negative: of
     filter_queries, kept from the store; filter_false_positive: let through, and the store had nothing.
     """
 
@@ -50,5 +54,7 @@ class ColdStats:
     buffer_bytes: int
     known: int
     bytes_written: int
+    disk_bytes: int
+    batches: int
     write_errors: int
     corrupt: int

@@ -17,6 +17,7 @@ from flashnest.record import META, U64Array
 from flashnest.storage.cold_pace import Errand, give_way
 from flashnest.storage.store import ColdStore
 from flashnest.storage.table import DramTable
+from flashnest.storage.write_meter import thread_write_bytes
 
 TOMBSTONE: Final = 3
 """Kind code of a removal; no record has it, and it fits the two bits that a table keeps of a kind."""
@@ -30,7 +31,8 @@ class WriteJob:
     """One sealed batch: a table that no longer changes, and the keys that were removed while it gathered.
 
     Removals go first, so a key that was removed and then stored again starts afresh. The worker fills the rest, then
-    sets `done`. keys: of the records, without tombstones; lost: of these, what was not stored.
+    sets `done`. keys: of the records, without tombstones; lost: of these, what was not stored; disk_bytes: what
+    the drive was sent.
     """
 
     table: DramTable
@@ -38,6 +40,7 @@ class WriteJob:
     keys: U64Array = field(default_factory=lambda: NO_KEYS)
     lost: U64Array = field(default_factory=lambda: NO_KEYS)
     stored: int = 0
+    disk_bytes: int = 0
     failed: bool = False
     done: bool = False
 
@@ -141,6 +144,7 @@ class ColdWorker:
         if not live.all():
             keys, rows = keys[live], rows[live]
         job.keys = keys
+        before = thread_write_bytes()
         try:
             stored = self._store.write_many(keys, rows, job.removes)
             job.stored, job.lost = int(np.count_nonzero(stored)), keys[~stored]
@@ -149,3 +153,6 @@ class ColdWorker:
             if not self._complained:
                 self._complained = True
                 _log.warning("cold writes fail, their records are dropped: %s", error)
+        after = thread_write_bytes()
+        sent = 0 if before is None or after is None else after - before
+        job.disk_bytes = max(sent, job.stored * self._store.value_bytes)

@@ -20,8 +20,9 @@ from flashnest.storage.table import DramTable
 class WriteBuffer:
     """Gathers records within `budget_bytes` for both tables. Its owner's thread calls everything but the writer's loop.
 
-    A batch is sealed at `flush_records` records or `flush_interval_s` after its first one. Without `threaded` nothing
-    is written until `pump`.
+    A batch is sealed at `flush_records` records or `flush_interval_s` after its first one, with `most_bytes_per_s` not
+    before the drive has had that time for what the last one cost it; what does not fit meanwhile is refused. `flush`
+    and `close` do not wait for that. Without `threaded` nothing is written until `pump`.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class WriteBuffer:
         budget_bytes: int,
         flush_records: int,
         flush_interval_s: float,
+        most_bytes_per_s: float | None,
         clock: Clock,
         clock_s: ClockS,
         token_bits: int,
@@ -54,13 +56,15 @@ class WriteBuffer:
         self._found = Found.allocate(64, words)
         self._flush_records = min(flush_records, self._active.max_records)
         self._flush_interval_s = flush_interval_s
+        self._seconds_a_byte = 0.0 if most_bytes_per_s is None else 1.0 / most_bytes_per_s
+        self._sealed_at = self._ready_at = float("-inf")
         self._since: float | None = None
         self._removes: list[U64Array] = []
         self._removing = 0
         self._job: WriteJob | None = None
         self._boundary = False
         self._watched: list[U64Array] | None = None
-        self.rejected = self.errors = self.bytes_written = self.batches = 0
+        self.rejected = self.errors = self.bytes_written = self.disk_bytes = self.batches = 0
         self._lost = NO_KEYS
         self._worker = ColdWorker(store, threaded=threaded)
 
@@ -138,7 +142,7 @@ class WriteBuffer:
         """Gather records; returns which were taken, (n,). What does not fit while the writer is behind is refused."""
         self.tick()
         stored = self._active.insert_fitting(keys, rows)
-        if not stored.all() and self._seal():
+        if not stored.all() and self._may_seal() and self._seal():
             left = np.flatnonzero(~stored & (keys != 0))
             stored[left] = self._active.insert_fitting(keys[left], rows[left])
         if self._since is None and len(self._active):
@@ -165,8 +169,14 @@ class WriteBuffer:
         self._reap()
         if self._since is None:
             return
-        if len(self._active) >= self._flush_records or self._clock() - self._since >= self._flush_interval_s:
+        due = len(self._active) >= self._flush_records or self._clock() - self._since >= self._flush_interval_s
+        if due and self._may_seal():
             self._seal()
+
+    def _may_seal(self) -> bool:
+        """Whether the drive has had its time for the last batch, and that one is on disk."""
+        self._reap()
+        return self._job is None and self._clock() >= self._ready_at
 
     def _seal(self) -> bool:
         """Hand the gathered records to the writer; returns False where it is still busy with the last ones."""
@@ -179,6 +189,7 @@ class WriteBuffer:
         self._removing = 0
         self._active, self._sealed = self._sealed, self._active
         self._since, self._boundary = None, True
+        self._sealed_at = self._clock()
         self._worker.submit(self._job)
         return True
 
@@ -227,6 +238,8 @@ class WriteBuffer:
             return
         self._job = None
         self.batches += 1
+        self.disk_bytes += job.disk_bytes
+        self._ready_at = self._sealed_at + job.disk_bytes * self._seconds_a_byte
         self._sealed.clear()
         if self._watched is not None:
             self._watched += [job.keys, job.removes]
