@@ -13,7 +13,7 @@ def thread_write_bytes() -> int | None:
     """Return the bytes that the calling thread has caused to be written to block devices; 20 us.
 
     LMDB writes 8589 bytes for a changed record of 72 (docs/measurements/2026-12-01-cold-16M.json). None where the
-    system does not tell; 0 on a file system in memory. What is written through io_uring's own threads is not the caller's.
+    system does not tell; 0 on a file system in memory. What io_uring's own threads write is not the caller's.
     """
     try:
         text = _COUNTERS.read_text()
