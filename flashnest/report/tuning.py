@@ -24,18 +24,21 @@ def print_front(rows: Sequence[Mapping[str, Any]], *, most: int, console: Consol
 
 
 def front_table(rows: Sequence[Mapping[str, Any]], *, most: int) -> Table:
-    """Return the table that `print_front` prints."""
+    """Return the table that `print_front` prints: `at once` is from DRAM or VRAM, `P99` that of a step's lookups."""
     timed = any(row["p99_us"] is not None for row in rows)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("", no_wrap=True)
-    for name in ("DRAM", "answered", "from DRAM", *(("lookups P99",) if timed else ())):
+    for name in ("DRAM", "answered", "at once", *(("P99",) if timed else ())):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("params", overflow="fold")
+    names = list(rows[0]["params"]) if rows else []
+    for name in names:
+        table.add_column(Text(name), justify="right", overflow="fold")
     for row in shown(rows, most):
         figures = [bytes_text(row["fast_bytes"]), share_text(row["hit_share"]), share_text(row["fast_share"])]
         figures += [f"{number_text(row['p99_us'])} us"] if timed else []
         mark = f"{row['place']} <" if row["chosen"] else str(row["place"])
-        table.add_row(mark, *figures, Text(params_text(row["params"])), style="bold" if row["chosen"] else "")
+        values = (Text(row["params"][name]) for name in names)
+        table.add_row(mark, *figures, *values, style="bold" if row["chosen"] else "")
     return table
 
 
@@ -50,10 +53,10 @@ def shown(rows: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, Any
 
 def score_text(row: Mapping[str, Any]) -> str:
     """Return a row's figures and params as one line."""
-    timed = f", lookups of a step P99 {number_text(row['p99_us'])} us" if row["p99_us"] is not None else ""
+    timed = f", a step's lookups P99 {number_text(row['p99_us'])} us" if row["p99_us"] is not None else ""
     return (
         f"DRAM {bytes_text(row['fast_bytes'])}, answered {share_text(row['hit_share'])}, "
-        f"from DRAM {share_text(row['fast_share'])}{timed} ({params_text(row['params'])})"
+        f"at once {share_text(row['fast_share'])}{timed} ({params_text(row['params'])})"
     )
 
 

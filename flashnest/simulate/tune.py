@@ -32,6 +32,8 @@ TOLERANCE: Final = 0.01
 
 _STARTUP_TRIALS: Final = 20
 """Trials at random before the estimator: two for each of up to ten knobs."""
+_ASKED_FOR_EACH: Final = 10
+"""Settings asked of the optimiser for each to be simulated: those that do not check, or come again, cost nothing."""
 
 _Rungs = tuple[int, ...]
 """One setting: an index into each knob's values."""
@@ -61,9 +63,9 @@ class Score:
         )
 
     def costs(self) -> list[float]:
-        """Return what has to be small; P99 in tenths of a microsecond: no prediction is better than that."""
-        timed = [] if self.p99_us is None else [float(round(self.p99_us * 10))]
-        return [float(self.fast_bytes), -self.hit_share, -self.fast_share, *timed]
+        """Return what has to be small, to three figures: settings that print alike are alike, not a front of noise."""
+        timed = [] if self.p99_us is None else [_three_figures(self.p99_us)]
+        return [_three_figures(self.fast_bytes), -round(self.hit_share, 3), -round(self.fast_share, 3), *timed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class Trial:
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """What a search found. `start` is the policy as it came; `front` holds the trials that none beats, fewest bytes
-    first; `refused` counts settings that do not check, such as `until` above `when`."""
+    first; `tried` were simulated, `refused` do not check, such as `until` above `when`."""
 
     knobs: tuple[Knob, ...]
     start: Trial
@@ -98,6 +100,10 @@ class Tuning:
     def beats_start(self, trial: Trial) -> bool:
         """Return whether a trial is nowhere worse than the policy as it came, and somewhere better."""
         return dominates(np.array(trial.score.costs()), np.array(self.start.score.costs()))
+
+
+def _three_figures(value: float) -> float:
+    return float(f"{value:.2e}")
 
 
 class Evaluate(Protocol):
@@ -125,8 +131,18 @@ class _Search:
                 self.scores[rungs] = None
         return self.scores[rungs]
 
+    def costs(self, rungs: _Rungs) -> list[float]:
+        """Return the costs of a setting; of one that does not check the largest there were, to be kept away from."""
+        score = self.scores[rungs]
+        known = [one.costs() for one in self.scores.values() if one is not None]
+        return [max(column) for column in zip(*known, strict=True)] if score is None else score.costs()
+
     def params(self, rungs: _Rungs) -> dict[str, str]:
         return {knob.name: knob.values[rung] for knob, rung in zip(self.knobs, rungs, strict=True)}
+
+    @property
+    def simulated(self) -> int:
+        return sum(score is not None for score in self.scores.values())
 
     def trials(self) -> list[Trial]:
         """Return what checked, in the order tried."""
@@ -144,9 +160,9 @@ def tune(
 ) -> Tuning:
     """Search the params of a policy for the front on a trace, with at most `trials` simulations.
 
-    `progress` is told (trials done, trials to come in all) after each. A KeyboardInterrupt after the first trial ends
-    the search with what was found. The same seed gives the same search. Raises PolicyError where the policy has nothing
-    to tune, ConfigError where optuna is needed and missing.
+    `progress` is told (simulations done, most there will be) after each setting. A KeyboardInterrupt after the first
+    trial ends the search with what was found. The same seed gives the same search. Raises PolicyError where the policy
+    has nothing to tune, ConfigError where optuna is needed and missing.
     """
     found = knobs(policy, trace)
     if not found:
@@ -156,17 +172,19 @@ def tune(
     start = tuple(knob.start for knob in found)
     exhaustive = space <= trials
     settings = _all_settings(found, start) if exhaustive else _suggested(search, start, trials, seed)
-    interrupted = _run(search, settings, min(space, trials), progress)
+    interrupted = _run(search, settings, trials, progress)
     return _tuning(search, start, space, exhaustive=exhaustive and not interrupted, interrupted=interrupted)
 
 
 def _run(search: _Search, settings: Iterator[_Rungs], total: int, progress: Callable[[int, int], None] | None) -> bool:
-    """Try the settings; return whether that was cut short."""
+    """Try settings until `total` have been simulated; return whether that was cut short."""
     try:
-        for done, rungs in enumerate(settings, 1):
+        for rungs in settings:
             search.score(rungs)
             if progress is not None:
-                progress(done, total)
+                progress(search.simulated, total)
+            if search.simulated >= total:
+                break
     except KeyboardInterrupt:
         if not search.trials():
             raise
@@ -188,15 +206,14 @@ def _suggested(search: _Search, start: _Rungs, trials: int, seed: int) -> Iterat
     assert probe is not None, "the policy as it came compiles"
     study = optuna.create_study(directions=["minimize"] * len(probe.costs()), sampler=sampler)
     study.enqueue_trial({knob.name: rung for knob, rung in zip(search.knobs, start, strict=True)})
-    for _ in range(trials):
+    rng = np.random.default_rng(seed)
+    for _ in range(_ASKED_FOR_EACH * trials):
         trial = study.ask()
         rungs = tuple(trial.suggest_int(knob.name, 0, len(knob.values) - 1) for knob in search.knobs)
+        if rungs in search.scores:  # the estimator repeats itself on ladders: look elsewhere next
+            study.enqueue_trial({knob.name: int(rng.integers(len(knob.values))) for knob in search.knobs})
         yield rungs
-        score = search.score(rungs)
-        if score is None:
-            study.tell(trial, state=optuna.trial.TrialState.FAIL)
-        else:
-            study.tell(trial, score.costs())
+        study.tell(trial, search.costs(rungs))
 
 
 def _tuning(search: _Search, start: _Rungs, space: int, *, exhaustive: bool, interrupted: bool) -> Tuning:
@@ -209,7 +226,7 @@ def _tuning(search: _Search, start: _Rungs, space: int, *, exhaustive: bool, int
         knobs=search.knobs,
         start=Trial(search.params(start), score),
         front=tuple(sorted(best, key=lambda trial: (trial.score.fast_bytes, -trial.score.fast_share))),
-        tried=len(search.scores),
+        tried=len(trials),
         refused=len(search.scores) - len(trials),
         space=space,
         exhaustive=exhaustive,

@@ -177,7 +177,7 @@ def told(bar: Any, what: str, accesses: int) -> Callable[[float], None]:
 
 
 def _open_trace(name: str, options: TraceOptions, streams: int | None) -> Trace:
-    from flashnest.simulate.load import load_trace
+    from flashnest.simulate import load_trace
 
     given: dict[str, Any] = {"lengths": _lengths(options.lengths), "tokenizer": options.tokenizer}
     if streams is not None:

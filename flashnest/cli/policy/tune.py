@@ -152,8 +152,8 @@ def _print(stage: Stage, found: Tuning, chosen: Trial) -> None:
     from flashnest.report.tuning import print_front
 
     say(stage.heading)
-    how = "all of them tried" if found.exhaustive else f"{found.tried} of them tried"
-    refused = f", {found.refused} do not check" if found.refused else ""
+    how = "all of them tried" if found.exhaustive else f"{found.tried} simulated"
+    refused = f", {found.refused} that do not check" if found.refused else ""
     say(f"{count(found.space, 'setting')} of {count(len(found.knobs), 'param')}, {how}{refused}\n")
     print_front(_rows(found, chosen), most=_SHOWN)
     better = sum(found.beats_start(trial) for trial in found.front)
