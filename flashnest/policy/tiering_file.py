@@ -57,8 +57,9 @@ class TieringFile:
         )
 
 
-def load_tiering_file(path: Path) -> TieringFile:
+def load_tiering_file(path: Path | str) -> TieringFile:
     """Read a tiering file (.yaml, .yml) or a plain policy text (.tier, .txt). Raises TieringFileError."""
+    path = Path(path)
     if path.suffix not in YAML_SUFFIXES + TEXT_SUFFIXES:
         endings = ", ".join(YAML_SUFFIXES + TEXT_SUFFIXES)
         raise TieringFileError(f"{path} is not a tiering file", fix=f"its name must end in one of {endings}")
