@@ -67,14 +67,14 @@ _ALL: Final = (
     Code(
         "T201",
         "does-not-fit",
-        WARNING,
+        ERROR,
         "The records expected do not fit into a tier of the platform.",
         "Add `else` and a larger tier, place fewer records there, or give the tier more room.",
     ),
     Code(
         "T202",
         "latency-cannot-hold",
-        WARNING,
+        ERROR,
         "A latency that the policy requires cannot hold on the platform.",
         "Put fewer records on the slow tier, or require less.",
     ),

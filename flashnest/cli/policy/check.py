@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flashnest.cli.policy.budget import DEFAULT_LENGTHS, Budget, BudgetOptions
 from flashnest.cli.policy.files import Files, count, say, tiering_path
 from flashnest.errors import FlashnestError
 
@@ -33,9 +34,26 @@ def check(
     form: Annotated[
         Format, typer.Option("--format", help="text for people; json and sarif (2.1.0): one document for all files.")
     ] = Format.TEXT,
+    platform: Annotated[
+        str | None, typer.Option("--platform", help="Also check room, latency and endurance there: rtx4090, or a file.")
+    ] = None,
+    records: Annotated[str | None, typer.Option("--records", help="So many records come: 100M.")] = None,
+    shares: Annotated[
+        str | None, typer.Option("--shares", help="Their lengths: 8=20%,32=70%,chunk=10%. Not given: see --lengths.")
+    ] = None,
+    within: Annotated[str | None, typer.Option("--within", help="They come within that time: 14d.")] = None,
+    workload: Annotated[str | None, typer.Option("--workload", help="Count those of a workload: repeat_50.")] = None,
+    requests: Annotated[int | None, typer.Option("--requests", min=1, help="Its requests; not given: 256.")] = None,
+    trace: Annotated[str | None, typer.Option("--trace", help="Count those of a trace file.")] = None,
+    lengths: Annotated[str, typer.Option("--lengths", help="N-gram lengths that are looked up.")] = DEFAULT_LENGTHS,
 ) -> None:
-    """Check policies: syntax, names, units, records without a rule, rules without records."""
-    checked = _each(files)
+    """Check policies: syntax, names, units, records without a rule, rules without records.
+
+    With --platform also whether the records expected fit, whether `require` can hold, and how long the drive lasts.
+    """
+    given = BudgetOptions(platform, records, shares, within, workload, requests, trace, lengths)
+    given.check()
+    checked = _each(files, None if platform is None else Budget(given))
     if form is Format.TEXT:
         raise typer.Exit(max(_told(file, strict=strict) for file in checked))
     done = list(checked)
@@ -43,7 +61,7 @@ def check(
     raise typer.Exit(max(file.exit_code(strict=strict) for file in done))
 
 
-def _each(names: list[str]) -> Iterator[CheckedFile]:
+def _each(names: list[str], budget: Budget | None) -> Iterator[CheckedFile]:
     """Check every file, also after one that failed."""
     from flashnest.policy.checked_file import CheckedFile
     from flashnest.policy.diagnostics import PolicyCheckError
@@ -55,16 +73,18 @@ def _each(names: list[str]) -> Iterator[CheckedFile]:
             path = str(tiering_path(name))
             file = load_tiering_file(tiering_path(name))
             policy = file.compile()
-            yield CheckedFile(path, _found(file, policy), len(policy.rules), len(policy.moves.rules), len(file.tests))
+            yield CheckedFile(
+                path, _found(file, policy, budget), len(policy.rules), len(policy.moves.rules), len(file.tests)
+            )
         except PolicyCheckError as error:
             yield CheckedFile(path, error.diagnostics)
         except FlashnestError as error:
             yield CheckedFile(path, failure=error)
 
 
-def _found(file: TieringFile, policy: Policy) -> tuple[Diagnostic, ...]:
-    """Return what is to say about a policy that compiles."""
-    return policy.diagnostics
+def _found(file: TieringFile, policy: Policy, budget: Budget | None) -> tuple[Diagnostic, ...]:
+    """Return what is to say about a policy that compiles, on a platform where one was named."""
+    return policy.diagnostics if budget is None else (*policy.diagnostics, *budget.findings(file, policy))
 
 
 def _told(file: CheckedFile, *, strict: bool) -> int:

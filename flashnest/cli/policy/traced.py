@@ -95,20 +95,7 @@ class Stage:
 
     def options(self, file: TieringFile) -> TierOptions:
         """Return what else the file says of its tiers. Raises ConfigError."""
-        from flashnest.simulate.engine import TierOptions
-
-        settings = file.settings or {}
-        dram, nvme = settings.get("dram", {}), settings.get("nvme", {})
-        given: dict[str, Any] = {}
-        if "eviction" in dram:
-            given["eviction"] = dram["eviction"]
-        if "engine" in nvme:
-            given["engine"] = nvme["engine"]
-        if "flush_records" in nvme:
-            given["flush_records"] = int(str(nvme["flush_records"]))
-        if "flush_interval" in nvme:
-            given["flush_interval_s"] = parse_duration_s(str(nvme["flush_interval"]))
-        return TierOptions(blocking=nvme.get("cold_reads") == "blocking", base_step_s=self.step_s, **given)
+        return tier_options(file, self.step_s)
 
     @property
     def step_s(self) -> float | None:
@@ -129,6 +116,24 @@ class Stage:
         )
         where = f"times predicted for {self.platform.name}" if self.platform else "no platform, so no predicted times"
         return f"{what}\n{counts}; {where}"
+
+
+def tier_options(file: TieringFile, base_step_s: float | None = None) -> TierOptions:
+    """Return what a tiering file says of its tiers beside their capacity. Raises ConfigError."""
+    from flashnest.simulate.engine import TierOptions
+
+    settings = file.settings or {}
+    dram, nvme = settings.get("dram", {}), settings.get("nvme", {})
+    given: dict[str, Any] = {}
+    if "eviction" in dram:
+        given["eviction"] = dram["eviction"]
+    if "engine" in nvme:
+        given["engine"] = nvme["engine"]
+    if "flush_records" in nvme:
+        given["flush_records"] = int(str(nvme["flush_records"]))
+    if "flush_interval" in nvme:
+        given["flush_interval_s"] = parse_duration_s(str(nvme["flush_interval"]))
+    return TierOptions(blocking=nvme.get("cold_reads") == "blocking", base_step_s=base_step_s, **given)
 
 
 def open_stage(trace: str, options: TraceOptions, platform: str | None, sizes: Mapping[Tier, int]) -> Stage:
@@ -164,11 +169,16 @@ def progress_bar(console: Any) -> Iterator[Any]:
 
 def told(bar: Any, what: str, accesses: int) -> Callable[[float], None]:
     """Return what tells a bar of a simulation's share done, with accesses a second."""
-    task, begun_s = bar.add_task(what, total=1.0, rate=""), time.monotonic()
+    task = bar.add_task(what, total=1.0, rate="loading kernels")
+    first: list[tuple[float, float]] = []  # the first run after an update compiles kernels: no speed of ours
 
     def tell(share: float) -> None:
-        rate = share * accesses / max(time.monotonic() - begun_s, 1e-9)
-        bar.update(task, completed=share, rate=f"{rate / 1e6:.1f} M accesses/s")
+        now_s = time.monotonic()
+        if share > 0 and not first:
+            first.append((share, now_s))
+        elif first and now_s > first[0][1]:
+            rate = (share - first[0][0]) * accesses / (now_s - first[0][1])
+            bar.update(task, completed=share, rate=f"{rate / 1e6:.1f} M accesses/s")
 
     return tell
 
