@@ -64,9 +64,15 @@ def load_tiering_file(path: Path | str) -> TieringFile:
         endings = ", ".join(YAML_SUFFIXES + TEXT_SUFFIXES)
         raise TieringFileError(f"{path} is not a tiering file", fix=f"its name must end in one of {endings}")
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        return read_tiering(path.read_bytes(), path)
     except OSError as error:
         raise TieringFileError(f"cannot read {path}", why=str(error.strerror)) from error
+
+
+def read_tiering(data: bytes, path: Path) -> TieringFile:
+    """Return the tiering file that bytes are; the ending of `path` says how to read them. Raises TieringFileError."""
+    try:
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise TieringFileError(f"{path} is not UTF-8 text", why=f"byte {error.start} is not UTF-8") from error
     if path.suffix in TEXT_SUFFIXES:
