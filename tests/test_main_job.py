@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import flashnest
-from flashnest.report.model import REPORT_KEYS
+from flashnest.report.keys import REPORT_KEYS
 
 ROOT = Path(flashnest.__file__).parents[1]
 

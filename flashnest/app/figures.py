@@ -40,7 +40,13 @@ def feed(metrics: RunMetrics, event: StepEvent) -> None:
         if event.drafts[source].any():
             metrics.draft_source(name, *(int(n) for n in event.drafts[source]))
     lookups = event.lookups
-    metrics.lookup(duration_s=lookups.ns * 1e-9, keys=lookups.keys, queries=lookups.queries, hits=lookups.hits)
+    metrics.lookup(
+        duration_s=lookups.ns * 1e-9,
+        keys=lookups.keys,
+        queries=lookups.queries,
+        hits=lookups.hits,
+        tier_hits=lookups.tier_hits,
+    )
     for request in event.finished:
         metrics.request(
             arrived_s=request.arrived_s,
@@ -73,6 +79,8 @@ def cold_figures(app: App) -> ColdFigures | None:
         filter_false_positive_total=cold.filter_false_positive,
         filter_bytes=cold.filter_bytes,
         bytes_written=cold.bytes_written,
+        disk_bytes=cold.disk_bytes,
+        batches=cold.batches,
         engine=engine,
         io=io,
     )

@@ -22,6 +22,7 @@ from flashnest.app.tracing import trace_line
 from flashnest.config import RunConfig
 from flashnest.report.model import ReportInput, Section, build_report
 from flashnest.report.progress import Progress
+from flashnest.report.requirements import RequirementFigures, judge_requirements
 from flashnest.report.terminal import print_report
 from flashnest.report.write import check_writable, write_report
 from flashnest.runtime.request import Prompt
@@ -29,6 +30,7 @@ from flashnest.telemetry.host import HostChange, HostProbe, host_change
 from flashnest.telemetry.machine import commit, machine, versions
 from flashnest.telemetry.metrics import RunMetrics
 
+BROKEN_EXIT_CODE = 1
 INTERRUPTED_EXIT_CODE = 130
 
 Handlers: TypeAlias = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
@@ -36,7 +38,8 @@ Handlers: TypeAlias = Callable[[int, FrameType | None], Any] | int | signal.Hand
 
 
 def run(run: RunConfig, output_dir: Path) -> int:
-    """Run the workload to its end and report; returns the exit code: 0, or 130 after Ctrl-C.
+    """Run the workload to its end and report; returns the exit code: 0, 1 where an enforced `require` of the policy did
+    not hold, or 130 after Ctrl-C.
 
     The report goes to `report.path`, else to `output_dir`/report.json. Raises FlashnestError for what a user can mend.
     """
@@ -58,11 +61,14 @@ def run(run: RunConfig, output_dir: Path) -> int:
         metrics.stop(time.perf_counter())
         app.router.flush()
         host = host_change(before, probe.read(), metrics.duration_s())
-        report = build_report(_report_input(run, app, metrics, host, started_at, interrupted=interrupt.seen))
+        given = _report_input(run, app, metrics, host, started_at, interrupted=interrupt.seen)
+    report = build_report(given)
     write_report(report, report_path)  # first, so that a closed terminal or pipe does not lose it
     print_report(report, console)
     _sign_off(console, app, report_path)
-    return INTERRUPTED_EXIT_CODE if interrupt.seen else 0
+    if interrupt.seen:
+        return INTERRUPTED_EXIT_CODE
+    return _say_requirements(given.requirements)
 
 
 def _say_loading(run: RunConfig) -> None:
@@ -79,6 +85,14 @@ def _announce(console: Console, app: App) -> None:
     for sentence in app.notices:
         console.print(f"[dim]note[/] {sentence}", highlight=False, soft_wrap=True)
     console.print(f"[bold]run[/] {app.title}", highlight=False, soft_wrap=True)
+
+
+def _say_requirements(requirements: tuple[RequirementFigures, ...]) -> int:
+    """Say on stderr which requirements did not hold; returns 1 where one of them is enforced."""
+    for requirement in requirements:
+        if line := requirement.line():
+            print(line, file=sys.stderr)
+    return BROKEN_EXIT_CODE if any(requirement.is_broken for requirement in requirements) else 0
 
 
 def _sign_off(console: Console, app: App, report_path: Path) -> None:
@@ -141,6 +155,7 @@ def _report_input(
 ) -> ReportInput:
     config: Section = run.model_dump(mode="json")
     spec = app.compute.model.spec
+    cold = cold_figures(app)
     return ReportInput(
         config=config,
         platform=run.platform.name,
@@ -158,8 +173,14 @@ def _report_input(
         workload=app.workload_facts,
         metrics=metrics,
         tiers=tier_stats(app.router, app.open_tiers),
-        cold=cold_figures(app),
+        cold=cold,
         moves=move_figures(app.router),
+        requirements=judge_requirements(
+            app.policy.requirements,
+            metrics,
+            disk_bytes=None if cold is None else cold.disk_bytes,
+            endurance_bytes=None if run.platform.nvme is None else run.platform.nvme.endurance_bytes,
+        ),
         host=host,
         hash_mismatches=app.pool.stats().hash_mismatch_total,
     )

@@ -1,16 +1,18 @@
 """The report of a run as one JSON-ready dict with the keys of design.md 9. A number that is not known is null.
 
-`REPORT_KEYS` is the promise: every report has them all, whatever the run did. Prints and writes nothing.
+`keys.REPORT_KEYS` is the promise: every report has them all, whatever the run did. Prints and writes nothing.
 """
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Final, TypeAlias
 
 from flashnest.record import Tier
+from flashnest.report.requirements import RequirementFigures
 from flashnest.storage.store import StoreStats
 from flashnest.telemetry.host import HostChange
 from flashnest.telemetry.machine import Machine
@@ -19,9 +21,10 @@ from flashnest.telemetry.metrics import CANCELLED, Distribution, DraftCounts, Ru
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Section: TypeAlias = dict[str, Json]
 
-_PERCENTILES: Final = ("mean", "p50", "p90", "p99")
+PERCENTILES: Final = ("mean", "p50", "p90", "p99")
 _TIER_STATE: Final = ("records", "bytes", "budget_bytes", "fill")
 _TIER_COUNTERS: Final = ("lookups", "hits", "inserts", "updates", "removes", "rejected", "evicted")
+TIER_KEYS: Final = (*_TIER_STATE, *_TIER_COUNTERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,8 @@ class ColdFigures:
     """The cold tier since it was opened.
 
     Reads, in keys: asked of NVMe, answered in time, answered late, given up, failed. The filter in front: keys asked,
-    refused, let through in vain, its bytes. `engine` and `io` say what reads the drive; bytes_written: records' own.
+    refused, let through in vain, its bytes. `engine` and `io` say what reads the drive; bytes_written: records' own;
+    disk_bytes: what the drive was sent for them; batches: writes.
     """
 
     queued: int
@@ -42,8 +46,13 @@ class ColdFigures:
     filter_false_positive_total: int = 0
     filter_bytes: int = 0
     bytes_written: int = 0
+    disk_bytes: int = 0
+    batches: int = 0
     engine: str = ""
     io: str = ""
+
+
+COLD_KEYS: Final = tuple(field.name for field in fields(ColdFigures))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +86,8 @@ class ReportInput:
     config: the whole run configuration, JSON-ready; compute: the back end's name; emulated: one sentence for each part
     that is emulated, empty where nothing is; storage_latency: "real" or "modelled"; command: argv; started_at: ISO
     8601; workload: what the prompts are and their measured shares; tiers: figures of the open tiers; cold: None without
-    a cold tier; moves: one for each rule that moves records; hash_mismatches: KV hits refused by comparing tokens.
+    a cold tier; moves: one for each rule that moves records; requirements: one for each `require`; hash_mismatches: KV
+    hits refused by comparing tokens.
     """
 
     config: Mapping[str, Json]
@@ -100,12 +110,13 @@ class ReportInput:
     host: HostChange
     hash_mismatches: int | None = None
     moves: tuple[MoveFigures, ...] = ()
+    requirements: tuple[RequirementFigures, ...] = ()
     storage_latency: str = "real"
     energy: EnergyFigures | None = None
 
 
 def build_report(given: ReportInput) -> Section:
-    """Return the report: the sections run, throughput, latency, ngram, drafts, kv, host, energy."""
+    """Return the report: the sections run, throughput, latency, ngram, drafts, kv, requirements, host, energy."""
     return {
         "run": _run(given),
         "throughput": _throughput(given.metrics),
@@ -113,6 +124,7 @@ def build_report(given: ReportInput) -> Section:
         "ngram": _ngram(given),
         "drafts": _drafts(given.metrics),
         "kv": _kv(given),
+        "requirements": [_requirement(requirement) for requirement in given.requirements],
         "host": dict(asdict(given.host)),
         "energy": _energy(given),
     }
@@ -165,14 +177,16 @@ def _throughput(metrics: RunMetrics) -> Section:
 def _ngram(given: ReportInput) -> Section:
     lookups = given.metrics.lookups()
     lookup_ns: Section = {"mean": lookups.mean_ns, "p50": lookups.p50_ns, "p99": lookups.p99_ns}
-    cold: Section = dict.fromkeys(ColdFigures.__slots__)
+    cold: Section = dict.fromkeys(COLD_KEYS)
     if given.cold is not None:
         cold = dict(asdict(given.cold))
     return {
         "lookup_ns": lookup_ns,
+        "lookup_step_us": _scaled(given.metrics.lookup_steps_s(), 1e6),
         "lookups": lookups.queries,
         "hits": lookups.hits,
         "hit_ratio": lookups.hit_ratio,
+        "hits_by_tier": _tier_hits(given.metrics),
         "keys": lookups.keys,
         "tiers": {tier.name.lower(): _tier(given.tiers.get(tier)) for tier in Tier},
         "cold": cold,
@@ -182,10 +196,30 @@ def _ngram(given: ReportInput) -> Section:
     }
 
 
+def _tier_hits(metrics: RunMetrics) -> Section:
+    """Return how many questions each tier answered: a question has several keys and one answer."""
+    hits = dict(enumerate(metrics.tier_hits))
+    return {tier.name.lower(): hits.get(tier) for tier in Tier}
+
+
+def _requirement(figures: RequirementFigures) -> Section:
+    """Return a requirement as it was kept; a value without end is null."""
+    section: Section = dict(asdict(figures))
+    if figures.measured is not None and not math.isfinite(figures.measured):
+        section["measured"] = None
+    return section
+
+
+def _scaled(values: Distribution | None, factor: float) -> Section:
+    if values is None:
+        return dict.fromkeys(PERCENTILES)
+    return {name: factor * value for name, value in asdict(values).items()}
+
+
 def _tier(stats: StoreStats | None) -> Section:
     """Return one tier's figures: all null for a tier that is not open."""
     if stats is None:
-        return dict.fromkeys((*_TIER_STATE, *_TIER_COUNTERS))
+        return dict.fromkeys(TIER_KEYS)
     counters: Section = {name: getattr(stats, name) for name in _TIER_COUNTERS}
     return {
         "records": stats.records,
@@ -239,48 +273,8 @@ def _energy(given: ReportInput) -> Section:
 
 
 def _distribution(values: Distribution | None) -> Section:
-    return dict.fromkeys(_PERCENTILES) if values is None else dict(asdict(values))
+    return dict.fromkeys(PERCENTILES) if values is None else dict(asdict(values))
 
 
 def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
-
-
-def _under(section: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f"{section}.{name}" for name in names)
-
-
-_RUN_KEYS: Final = (
-    *("platform", "tiering", "model", "compute", "dtype", "emulated", "storage_latency", "workload", "interrupted"),
-    *("started_at", "command", "commit", "versions", "machine", "config"),
-)
-_THROUGHPUT_KEYS: Final = (
-    *("duration_s", "requests", "requests_cancelled", "requests_warmup", "finish_reasons", "input_tokens"),
-    *("output_tokens", "requests_per_s", "output_tok_per_s", "total_tok_per_s", "output_tok_per_s_per_request"),
-    *("mean_running", "steps", *_under("step_ms", _PERCENTILES), "forward_s", "forward_tokens"),
-)
-_NGRAM_KEYS: Final = (
-    *_under("lookup_ns", ("mean", "p50", "p99")),
-    *("lookups", "hits", "hit_ratio", "keys"),
-    *(f"tiers.{t}.{k}" for t in ("vram", "dram", "nvme") for k in (*_TIER_STATE, *_TIER_COUNTERS)),
-    *_under("cold", tuple(ColdFigures.__slots__)),
-    *("moves", "sweep_s", "sweep_max_ms"),
-)
-_HOST_KEYS: Final = (
-    *("page_cache_delta_bytes", "page_tables_bytes", "disk_read_bytes", "disk_write_bytes", "disk_util"),
-    *("rss_bytes", "peak_rss_bytes"),
-)
-
-REPORT_KEYS: Final[tuple[str, ...]] = (
-    *_under("run", _RUN_KEYS),
-    *_under("throughput", _THROUGHPUT_KEYS),
-    *(f"latency.{name}.{p}" for name in ("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms") for p in _PERCENTILES),
-    *_under("ngram", _NGRAM_KEYS),
-    *_under(
-        "drafts", ("drafts", "proposed", "accepted", "accept_ratio", "accept_length", "tokens_per_step", "by_source")
-    ),
-    *_under("kv", ("prompt_tokens", "reused_tokens", "reuse_ratio", "hash_mismatch_total")),
-    *_under("host", _HOST_KEYS),
-    *_under("energy", ("joules", "joules_per_1k_tokens", "source")),
-)
-"""Dotted paths that every report has. Adding one is fine; removing or renaming one breaks readers of report.json."""

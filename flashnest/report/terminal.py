@@ -5,6 +5,7 @@ Takes only what `build_report` returns, so that a saved report.json prints the s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final, cast
 
@@ -14,6 +15,7 @@ from rich.text import Text
 
 from flashnest.report.figures import MISSING, bytes_text, count_text, number_text, share_text
 from flashnest.report.model import Json, Section
+from flashnest.report.requirements import value_text
 
 _WIDTH: Final = 78
 _LABEL_WIDTH: Final = 28
@@ -32,7 +34,8 @@ def render_report(report: Mapping[str, Json]) -> RenderableType:
     gap = Text()
     return Group(
         *(_run(report), gap, _throughput(report), gap, _latency(report), gap),
-        *(_ngram(report), gap, _drafts(report), gap, _kv(report), gap, _host(report)),
+        *(_ngram(report), gap, _drafts(report), gap, _kv(report), gap),
+        *(*_requirements(report), _host(report)),
     )
 
 
@@ -197,6 +200,24 @@ def _kv(report: Mapping[str, Json]) -> Group:
         ("Hash mismatches", count_text(_number(section, "hash_mismatch_total"))),
     ]
     return _pairs("KV reuse", rows)
+
+
+def _requirements(report: Mapping[str, Json]) -> list[RenderableType]:
+    """Return what became of the policy's requirements, where it has any."""
+    rules = cast(list[Section], report["requirements"])
+    if not rules:
+        return []
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    table.add_column("Requirement", max_width=_WIDTH - 34)
+    for name in ("measured", "level", "held"):
+        table.add_column(name, justify="right", min_width=10, no_wrap=True)
+    for rule in rules:
+        held = {True: "yes", False: "NO", None: MISSING}[cast("bool | None", rule["held"])]
+        measured = value_text(
+            str(rule["metric"]), math.inf if rule["held"] and rule["measured"] is None else _number(rule, "measured")
+        )
+        table.add_row(Text(str(rule["text"])), measured, str(rule["level"]), held)
+    return [table, Text()]
 
 
 def _host(report: Mapping[str, Json]) -> Group:

@@ -176,11 +176,15 @@ class Drafter:
         """The lengths looked up, ascending, int32 (k,)."""
         return self._lengths
 
-    @property
-    def found(self) -> BoolArray:
-        """Which rows of the last `propose` the table answered at once, bool (rows,), further rows undefined."""
-        found: BoolArray = self._index >= 0
-        return found
+    def answers(self, rows: int) -> tuple[U8Array, I32Array]:
+        """Return what the table answered at once of the last `propose`: tier codes (rows,) and matched tokens (rows,).
+
+        Where it had nothing the code is the number of tiers, and 0 tokens.
+        """
+        index = self._index[:rows]
+        tiers = np.where(index >= 0, self._found.tier[:rows], len(Tier)).astype(np.uint8)
+        matched: I32Array = np.where(index >= 0, self._lengths[index], 0)
+        return tiers, matched
 
     def propose(self, sequences: list[I32Array], lengths: I32Array, salts: U64Array, tickets: I64Array) -> Drafts:
         """Propose for each sequence: `sequences[r][:lengths[r]]` is its text. One table call for all rows.

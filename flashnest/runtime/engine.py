@@ -13,14 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from flashnest.errors import ModelError
-from flashnest.record import CHUNK_TOKENS, NGRAM_LENGTHS, namespace_id, namespace_salt, row_words
+from flashnest.record import CHUNK_TOKENS, NGRAM_LENGTHS, Tier, namespace_id, namespace_salt, row_words
 from flashnest.runtime.commit import Committer
 from flashnest.runtime.drafter import Drafter, Source
-from flashnest.runtime.events import LookupCounts, StepEvent
+from flashnest.runtime.events import StepEvent
 from flashnest.runtime.forward import Model, Scores
 from flashnest.runtime.governor import Governor
 from flashnest.runtime.kv_pool import BlockPool
 from flashnest.runtime.late import LateAnswers
+from flashnest.runtime.lookup_counts import LookupCounter
 from flashnest.runtime.packing import Packed, draft_caps, pack
 from flashnest.runtime.prefix_cache import PrefixCache, Probe
 from flashnest.runtime.request import Finish, Phase, Prompt, Request, check_prompt
@@ -84,9 +85,8 @@ class Engine:
         self._late = LateAnswers(self._drafter.ngram_lengths)
         self._sequences: dict[int, Sequence] = {}
         self._next_id = 1
-        self._queries = self._hits = 0
+        self._lookups = LookupCounter()
         self._sweep_s = 0.0
-        self._looked_up = (0, 0)
 
     @property
     def idle(self) -> bool:
@@ -193,8 +193,7 @@ class Engine:
             return False
         sequence.probe = None
         sequence.learned = request.reused_tokens
-        self._queries += len(probe.keys)
-        self._hits += probe.hits
+        self._lookups.add_chunks(probe)
         return True
 
     def _draft(self, slices: list[Slice]) -> Packed:
@@ -215,15 +214,15 @@ class Engine:
         salts = np.array([s.salt for s in scored], np.uint64)
         tickets = np.array([ngram_ticket(s.request.id, s.request.length) for s in scored], np.int64)
         self._drafter.propose([s.request.tokens for s in scored], lengths, salts, tickets)
-        found = self._drafter.found[: len(scored)].copy()
+        tiers, at_once = self._drafter.answers(len(scored))
         for row, sequence in enumerate(scored):
             if (late := sequence.late) is not None:
                 matched = late.matched + late.skip
                 self._drafter.offer_row(row, late.row, late.key, matched, Source.NVME, late.skip)
                 sequence.late = None
-                found[row] = True
-        self._queries += len(scored)
-        self._hits += int(np.count_nonzero(found))
+                if matched > at_once[row]:
+                    tiers[row] = Tier.NVME
+        self._lookups.add_ngrams(tiers)
 
     def _forward(self, packed: Packed) -> tuple[Scores, float]:
         before_s = self._clock_s()
@@ -283,14 +282,7 @@ class Engine:
             waiting=len(self._scheduler.waiting),
             committed=committed,
             drafts=self._committer.take_draft_counts(),
-            lookups=self._take_lookup_counts(),
+            lookups=self._lookups.take(self._router.lookup_totals),
             sweep_s=self._sweep_s,
             finished=finished,
         )
-
-    def _take_lookup_counts(self) -> LookupCounts:
-        (keys_before, ns_before), (keys, ns) = self._looked_up, self._router.lookup_totals
-        counts = LookupCounts(self._queries, self._hits, keys - keys_before, ns - ns_before)
-        self._looked_up = (keys, ns)
-        self._queries = self._hits = 0
-        return counts

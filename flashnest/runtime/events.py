@@ -13,13 +13,15 @@ class LookupCounts:
     """Table lookups of a step.
 
     queries: sequences that asked for a draft and prompt chunks that asked for a block; hits: of these, found, cold
-    answers counted in the step that drained them; keys: keys asked; ns: nanoseconds the router took for them.
+    answers counted in the step that drained them; keys: keys asked; ns: nanoseconds the router took for them;
+    tier_hits: the hits by the tier that answered, VRAM, DRAM and NVMe.
     """
 
     queries: int
     hits: int
     keys: int
     ns: int
+    tier_hits: tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)

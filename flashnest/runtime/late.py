@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from flashnest.record import CHAIN, I32Array, Kind, U32Array, row_chain_lengths, row_kinds
+from flashnest.record import CHAIN, I32Array, Kind, Tier, U32Array, row_chain_lengths, row_kinds
 from flashnest.runtime.scheduler import LateDraft, Sequence
 from flashnest.runtime.tickets import Tickets, open_tickets
 from flashnest.storage.cold_reads import ColdAnswers
@@ -73,4 +73,4 @@ def _complete_probe(sequence: Sequence, chunk: int, row: U32Array | None) -> Non
         return
     probe.pending -= 1
     if row is not None:
-        probe.take(chunk, row)
+        probe.take(chunk, row, Tier.NVME)

@@ -22,6 +22,7 @@ from flashnest.record import (
     BoolArray,
     I64Array,
     Kind,
+    Tier,
     U32Array,
     U64Array,
     namespace_id,
@@ -54,18 +55,23 @@ class Probe:
     """What is known of a prompt's chunks.
 
     blocks int64 (chunks,): block id by chunk, -1 where the table has none; pending: chunks whose cold answer is still
-    to come; hits: records found.
+    to come; hits: records found, tier_hits: by the tier that had them.
     """
 
     keys: ChunkKeys
     blocks: I64Array
     pending: int
-    hits: int = 0
+    tier_hits: list[int] = field(default_factory=lambda: [0] * len(Tier))
 
-    def take(self, index: int, row: U32Array) -> None:
-        """Note the record (words,) found for a chunk."""
+    @property
+    def hits(self) -> int:
+        """Records found."""
+        return sum(self.tier_hits)
+
+    def take(self, index: int, row: U32Array, tier: int) -> None:
+        """Note the record (words,) that a tier had for a chunk."""
         self.blocks[index] = block_of(row)
-        self.hits += int(self.blocks[index] >= 0)
+        self.tier_hits[tier] += int(self.blocks[index] >= 0)
 
 
 @dataclass(slots=True)
@@ -110,7 +116,7 @@ class PrefixCache:
         state = self._found.state[:usable]
         probe = Probe(keys, np.full(usable, -1, np.int64), int(np.count_nonzero(state == State.PENDING)))
         for i in np.flatnonzero(state == State.HIT).tolist():
-            probe.take(i, self._found.rows[i])
+            probe.take(i, self._found.rows[i], int(self._found.tier[i]))
         return probe
 
     def held_by_others(self, probe: Probe) -> int:

@@ -18,7 +18,7 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Final
 
 import numpy as np
@@ -114,7 +114,8 @@ class RunMetrics:
     def _reset(self) -> None:
         self._latencies = _Latencies(array("d"), array("d"), array("d"), array("d"))
         self._step_s = array("d")
-        self._lookup_ns = array("d")
+        self._lookup_ns, self._lookup_step_s = array("d"), array("d")
+        self.tier_hits: tuple[int, ...] = ()
         self.finishes: Counter[str] = Counter()
         self.prompt_tokens = 0
         self.reused_tokens = 0
@@ -190,11 +191,18 @@ class RunMetrics:
         """Add verified drafts to one source's counts, such as "dram", "nvme" or "own_text"."""
         _add(self.drafts_by_source.setdefault(source, DraftCounts()), drafts, drafted, accepted)
 
-    def lookup(self, *, duration_s: float, keys: int, queries: int, hits: int) -> None:
-        """Take one batch of table lookups: `queries` texts asked about with `keys` keys, of which `hits` found one."""
+    def lookup(self, *, duration_s: float, keys: int, queries: int, hits: int, tier_hits: tuple[int, ...] = ()) -> None:
+        """Take one step's table lookups: `queries` texts asked about with `keys` keys, of which `hits` found one.
+
+        tier_hits: the hits by `Tier`. A step that asked nothing is not counted.
+        """
+        self.tier_hits = tuple(a + b for a, b in zip_longest(self.tier_hits, tier_hits, fillvalue=0))
         if keys == 0:
+            self._queries += queries
+            self._hits += hits
             return
         self._lookup_ns.append(duration_s * 1e9 / keys)
+        self._lookup_step_s.append(duration_s)
         self._lookup_s += duration_s
         self._keys += keys
         self._queries += queries
@@ -226,6 +234,10 @@ class RunMetrics:
         """Return the sequences in a pass, averaged over time; None before a step."""
         total_s = sum(self._step_s)
         return self._running_s / total_s if total_s else None
+
+    def lookup_steps_s(self) -> Distribution | None:
+        """Return the distribution of a step's lookups together, over the steps that asked."""
+        return Distribution.of(self._lookup_step_s)
 
     def lookups(self) -> LookupFigures:
         """Return the figures of the table lookups."""

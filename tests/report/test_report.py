@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from flashnest.report.model import REPORT_KEYS, EnergyFigures, Json, ReportInput, build_report
+from flashnest.report.keys import REPORT_KEYS
+from flashnest.report.model import EnergyFigures, Json, ReportInput, build_report
 
 FREE_FORM = (
     "run.config",
@@ -120,7 +121,18 @@ def test_latencies_leave_cancelled_requests_out(given: ReportInput) -> None:
 def test_nothing_measured_is_null_never_zero_or_invented(bare: ReportInput) -> None:
     report = build_report(bare)
     for path in REPORT_KEYS:
-        if path.startswith(("latency.", "ngram.tiers.", "ngram.cold.", "ngram.lookup_ns", "host.", "energy.")):
+        if path.startswith(
+            (
+                "latency.",
+                "ngram.tiers.",
+                "ngram.cold.",
+                "ngram.lookup_ns",
+                "ngram.lookup_step_us",
+                "ngram.hits_by_tier",
+                "host.",
+                "energy.",
+            )
+        ):
             assert _at(report, path) is None, path
     for path in (
         "throughput.output_tok_per_s",
