@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 
 import numpy as np
 
@@ -93,6 +94,14 @@ class Policy:
         `trial` is the number of a rule at level `warn` that is to decide as if it were enforced.
         """
         return self.moves.first(facts, tier, fill, trial)
+
+    def simulate(self, trace: object, **settings: object) -> object:
+        """Play a trace through the policy: `flashnest.simulate.simulate(self, trace, **settings)`, a `Simulation`.
+
+        Loads the package by name, on use: policy is a lower row than simulate and knows nothing of it.
+        """
+        simulation: object = import_module("flashnest.simulate").simulate(self, trace, **settings)
+        return simulation
 
 
 def compile_policy(

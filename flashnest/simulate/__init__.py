@@ -12,20 +12,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from flashnest.simulate.engine import TierOptions, simulate
     from flashnest.simulate.load import load_trace
+    from flashnest.simulate.result import Quantiles, Series, Simulation
     from flashnest.simulate.texts import generated_trace, text_trace
     from flashnest.simulate.trace import INSERT, LOOKUP, Trace
 
 _HOME = {
     "INSERT": "trace",
     "LOOKUP": "trace",
+    "Quantiles": "result",
+    "Series": "result",
+    "Simulation": "result",
+    "TierOptions": "engine",
     "Trace": "trace",
     "generated_trace": "texts",
     "load_trace": "load",
+    "simulate": "engine",
     "text_trace": "texts",
 }
 
-__all__ = ["INSERT", "LOOKUP", "Trace", "generated_trace", "load_trace", "text_trace"]
+__all__ = [
+    "INSERT",
+    "LOOKUP",
+    "Quantiles",
+    "Series",
+    "Simulation",
+    "TierOptions",
+    "Trace",
+    "generated_trace",
+    "load_trace",
+    "simulate",
+    "text_trace",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -1,8 +1,8 @@
 """Belady's optimum: how many questions any table of a size could answer that knew the future. Simulates no policy.
 
-What is bounded. A question is answered by a table if one of its candidates lies in it, and that candidate has lain there
-since it was last inserted or looked up. Of a question's candidates the one that was last named most recently has to lie
-there for the shortest time, and each of the others would have to lie there that time too. So every question that was
+What is bounded. A question is answered by a table if one of its candidates lies in it, and that one has lain there
+since it was last inserted or looked up. Of a question's candidates the one that was last named most recently has to
+lie there for the shortest time, and each of the others would have to lie there that time too. So every question that was
 answered took one record's room over its *shortest* interval, and two intervals that overlap took the room of two
 records. The optimum is the largest set of intervals of which no more than the table's records overlap: greedily, when
 one too many overlap, the one that ends last goes. That is Belady's MIN with bypass (IBM Systems Journal 1966), the
@@ -14,15 +14,17 @@ bound. A table that NVMe promotes into may pass it by a little: a record then co
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from flashnest.jit import inline_kernel, kernel
 from flashnest.record import I32Array, I64Array, U8Array
 from flashnest.simulate.trace import LOOKUP, Trace
 
 _NONE: Final = -1
+_T = TypeVar("_T", bound=np.generic)
 
 
 def most_answered(trace: Trace, records: int) -> int:
@@ -37,7 +39,7 @@ def most_answered(trace: Trace, records: int) -> int:
     return int(_most_overlapping(begins[order], order, len(trace), records))
 
 
-def _view(array: np.ndarray) -> np.ndarray:
+def _view(array: npt.NDArray[_T]) -> npt.NDArray[_T]:
     view = array.view()
     view.flags.writeable = False
     return view
@@ -55,7 +57,7 @@ def _shortest(record: I32Array, op: U8Array, group: I64Array, named: I64Array, b
             named[record[i]] = i
             i += 1
             continue
-        j, latest = i, np.int64(_NONE)
+        j, latest = i, int(_NONE)
         while j < record.shape[0] and op[j] == LOOKUP and group[j] == group[i]:
             latest = max(latest, named[record[j]])
             j += 1

@@ -1,10 +1,10 @@
-"""A policy on a trace: the tiers as budgets, the router and the sweep as kernels over record numbers. No store, no model.
+"""A policy on a trace: tiers as budgets, router and sweep as kernels over record numbers. No store, no model.
 
-What is as in a run: placement (the compiled policy's own tables, one vectorised call), chains that go on where a tier is
-full, admission, eviction, `keep`, rules with watermarks, rates, cooldown, residency and the ping-pong breaker, the pace
-and the slices of the sweep, cold answers one step later, write batches. What is simpler: sketches, ghosts and recent
+What is as in a run: placement (the compiled policy's own tables, one vectorised call), chains that go on where a tier
+is full, admission, eviction, `keep`, rules with watermarks, rates, cooldown, residency and the ping-pong breaker, the
+pace and the slices of the sweep, cold answers one step later, write batches. What is simpler: sketches, ghosts and recent
 moves are exact; a question has one hit (a real lookup also touches a shorter match in a table); the filter's false
-positives cost reads and keep nothing out; `accept` is 100 %, `refs` of chunks 0; deadlines of cold reads are not missed.
+positives cost reads and keep nothing out; `accept` is 100 %, `refs` of chunks 0; no cold read misses its deadline.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from flashnest.errors import ConfigError
 from flashnest.policy import Policy
 from flashnest.policy.evaluate import matches
 from flashnest.policy.platform_facts import PlatformFacts
-from flashnest.record import FactArrays, I32Array, I64Array, Tier
+from flashnest.record import FactArrays, I64Array, Tier
 from flashnest.simulate import program as rule_at
 from flashnest.simulate import state as at
 from flashnest.simulate.belady import most_answered
@@ -36,6 +37,7 @@ from flashnest.simulate.trace import INSERT, Trace
 from flashnest.simulate.wear import life_years, lmdb_bytes, slots_bytes
 
 SERIES_POINTS: Final = 200
+_T = TypeVar("_T", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ class _Run:
 
     def _play(self, progress: Callable[[float], None]) -> Series:
         trace, steps = self._trace, self._trace.steps
-        record, op, group = (_read_only(array) for array in (trace.record, trace.op, trace.group))
+        record, op, group = _read_only(trace.record), _read_only(trace.op), _read_only(trace.group)
         ends = np.unique(np.linspace(0, steps, min(steps, SERIES_POINTS) + 1).astype(np.int64))[1:]
         first, before, shares = 0, (0, 0), []
         held: list[I64Array] = []
@@ -200,7 +202,7 @@ class _Run:
             misses=int(counts[at.MISSES]),
             hits=hits,
             hits_by_rule={rule.number: int(self._hits_by_rule[i]) for i, rule in enumerate(policy.rules)},
-            rules=tuple((rule.number, rule.text) for rule in (*policy.rules, *policy.moves.rules)),
+            rules=_numbered(policy),
             would_have=self._would_have(),
             capacities=self._capacities,
             peak_bytes=peaks,
@@ -304,13 +306,18 @@ class _Run:
         return dict(sorted(trials.items()))
 
 
+def _numbered(policy: Policy) -> tuple[tuple[int, str], ...]:
+    placed = tuple((rule.number, rule.text) for rule in policy.rules)
+    return placed + tuple((rule.number, rule.text) for rule in policy.moves.rules)
+
+
 def _named_eviction(policy: Policy) -> str:
     """Return the eviction that a rule on dram is using, else the default."""
     named = (rule.using for rule in policy.moves.rules if rule.source is Tier.DRAM and rule.using in EVICTIONS)
     return next((using for using in named if using is not None), "s3fifo")
 
 
-def _read_only(array: I32Array) -> I32Array:
+def _read_only(array: npt.NDArray[_T]) -> npt.NDArray[_T]:
     """Return a view that kernels are compiled for, whatever the array is."""
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False

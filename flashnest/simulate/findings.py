@@ -1,4 +1,4 @@
-"""What a simulation's numbers mean: whether requirements hold, and what an operator should be told. Computes no figure."""
+"""What a simulation's numbers mean: whether requirements hold, what an operator should be told. Computes no figure."""
 
 from __future__ import annotations
 
@@ -109,15 +109,13 @@ def warnings_of(
     base_step_s: float | None,
 ) -> tuple[str, ...]:
     """Return what an operator should know, most telling first."""
-    return tuple(
-        [
-            *_most_on_nvme(figures),
-            *_closed(policy, capacities),
-            *_rules(moves, figures, eviction),
-            *_records(policy, figures),
-            *_drive(policy, figures, platform, base_step_s),
-            *_unknown_facts(policy, trace),
-        ]
+    return (
+        *_most_on_nvme(figures),
+        *_closed(policy, capacities),
+        *_rules(moves, figures, eviction),
+        *_records(policy, figures),
+        *_drive(policy, figures, platform, base_step_s),
+        *_unknown_facts(policy, trace),
     )
 
 

@@ -7,7 +7,7 @@ records: `kernels_sweep` does.
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from flashnest.simulate.desk import (
 from flashnest.simulate.kernels_tiers import has_room, put, take_out
 from flashnest.storage.ping_pong import FIRST_SUSPENSION_S, JUDGED_MOVES, LONGEST_SUSPENSION_S, SHARE, WINDOW_S
 
-_NVME: Final = 2
+_NVME: Final = cast(int, np.int64(2))
 _DROPPED: Final = 7
 """As a target in WAY: a record that a rule drops comes back from nowhere."""
 
@@ -46,7 +46,7 @@ _DROPPED: Final = 7
 def window_hits(desk: I64Array, window: int, record: int, now_s: int) -> int:
     """Return the hits of a record within a window, as `storage.sketch` counts them."""
     now = at.GENERATIONS + now_s * (at.GENERATIONS - 1) // windows_of(desk)[window]
-    last, total = np.int64(last_seen_of(desk, window)[record]), 0
+    last, total = int(last_seen_of(desk, window)[record]), 0
     for generation in range(max(0, now - at.GENERATIONS + 1), min(last, now) + 1):
         total += seen_of(desk, window, record)[generation % at.GENERATIONS]
     return total
@@ -57,24 +57,24 @@ def fact_of(desk: I64Array, fact: int, record: int, now_s: int) -> int:
     """Return a fact of a record; `program` numbers them."""
     line = line_of(desk, record)
     if fact == rule_at.TOKENS:
-        return np.int64(tokens_of(desk)[record])
+        return int(tokens_of(desk)[record])
     if fact == rule_at.KIND:
-        return np.int64(kinds_of(desk)[record])
+        return int(kinds_of(desk)[record])
     if fact == rule_at.NAMESPACE:
-        return np.int64(namespaces_of(desk)[record])
+        return int(namespaces_of(desk)[record])
     if fact == rule_at.NBYTES:
-        return np.int64(nbytes_of(desk)[record])
+        return int(nbytes_of(desk)[record])
     if fact == rule_at.HITS:
-        return np.int64(line[at.HITS])
+        return int(line[at.HITS])
     if fact == rule_at.IDLE:
-        return np.int64(max(now_s - line[at.LAST], 0))
+        return int(max(now_s - line[at.LAST], 0))
     if fact == rule_at.AGE:
-        return np.int64(max(now_s - line[at.INSERTED], 0))
+        return int(max(now_s - line[at.INSERTED], 0))
     if fact == rule_at.REFS:
-        return np.int64(line[at.REFS])
+        return int(line[at.REFS])
     if fact == rule_at.ACCEPT:
-        return np.int64(100)
-    return np.int64(window_hits(desk, fact - rule_at.FIRST_WINDOW, record, now_s))
+        return 100
+    return int(window_hits(desk, fact - rule_at.FIRST_WINDOW, record, now_s))
 
 
 @kernel
@@ -157,7 +157,7 @@ def write_batch(desk: I64Array) -> None:
     """Write what has gathered for NVMe, and count the leaves of a B+tree that its random keys touch."""
     counts = counts_of(desk)
     leaves = max(1.0, tier_of(desk, _NVME)[at.COUNT] * at.LEAVES_A_RECORD)
-    counts[at.MILLILEAVES] += np.int64(1000 * leaves * (1.0 - math.exp(-counts[at.GATHERED] / leaves)))
+    counts[at.MILLILEAVES] += int(1000 * leaves * (1.0 - math.exp(-counts[at.GATHERED] / leaves)))
     counts[at.BATCHES] += 1
     counts[at.GATHERED], counts[at.GATHERED_MS] = 0, -1
 
@@ -224,7 +224,7 @@ def _suspend(counts: I64Array, brakes: F64Array, now_s: int) -> None:
         brakes[rule_at.NEXT_S] = FIRST_SUSPENSION_S
     brakes[rule_at.OPEN_UNTIL_S] = now_s + brakes[rule_at.NEXT_S]
     counts[rule_at.SUSPENSIONS] += 1
-    counts[rule_at.SUSPENDED_S] += np.int64(brakes[rule_at.NEXT_S])
+    counts[rule_at.SUSPENDED_S] += int(brakes[rule_at.NEXT_S])
     brakes[rule_at.NEXT_S] = min(2 * brakes[rule_at.NEXT_S], float(LONGEST_SUSPENSION_S))
     brakes[rule_at.JUDGED] = brakes[rule_at.RETURNED] = 0.0
 
@@ -253,8 +253,8 @@ def choose(desk: I64Array, rule: int, chosen: I32Array, count: int, most: int, n
     if count <= most or not ordered:
         return min(count, most)
     for i in range(1, count):
-        record, j = chosen[i], i
-        while j > 0 and _goes_first(desk, rule, record, chosen[j - 1], now_s):
+        record, j = int(chosen[i]), i
+        while j > 0 and _goes_first(desk, rule, record, int(chosen[j - 1]), now_s):
             chosen[j] = chosen[j - 1]
             j -= 1
         chosen[j] = record

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 
@@ -10,7 +10,21 @@ from flashnest.hashing import mix64
 from flashnest.jit import inline_kernel, kernel
 from flashnest.record import I32Array, I64Array, U8Array
 from flashnest.simulate import state as at
-from flashnest.simulate.desk import admission_of, chain_of, counts_of, kinds_of, last_learnt_of, last_seen_of, learnt_of, line_of, pending_of, seen_of, tier_of, tokens_of, windows_of
+from flashnest.simulate.desk import (
+    admission_of,
+    chain_of,
+    counts_of,
+    kinds_of,
+    last_learnt_of,
+    last_seen_of,
+    learnt_of,
+    line_of,
+    pending_of,
+    seen_of,
+    tier_of,
+    tokens_of,
+    windows_of,
+)
 from flashnest.simulate.kernels_rules import kept, write_batch, wrote
 from flashnest.simulate.kernels_sweep import find, sweep
 from flashnest.simulate.kernels_tiers import has_room, put, spare, take_out, victim
@@ -21,7 +35,7 @@ _MOST_HITS: Final = 4095
 _MOST_REFS: Final = 1023
 _MOST_SEEN: Final = 255
 _MOST_USES: Final = 3
-_VRAM, _DRAM, _NVME = 0, 1, 2
+_VRAM, _DRAM, _NVME = cast(int, np.int64(0)), cast(int, np.int64(1)), cast(int, np.int64(2))
 _NGRAM: Final = 0
 _LOOKUP: Final = 0
 _FALSE = np.uint64((1 << FALSE_POSITIVE_BITS) - 1)
@@ -52,14 +66,16 @@ def _hit(desk: I64Array, record: int, now_s: int) -> None:
     line[at.MARKS] |= at.ASKED
     for window in range(windows_of(desk).shape[0]):
         now = _generation(now_s, windows_of(desk)[window])
-        last_seen_of(desk, window)[record] = _see(seen_of(desk, window, record), last_seen_of(desk, window)[record], now)
+        last_seen_of(desk, window)[record] = _see(
+            seen_of(desk, window, record), int(last_seen_of(desk, window)[record]), now
+        )
 
 
 @kernel
 def _drain(desk: I64Array, now_s: int) -> None:
     """Take the cold answers of the step before."""
     for i in range(counts_of(desk)[at.PENDING]):
-        record = pending_of(desk)[i]
+        record = int(pending_of(desk)[i])
         if line_of(desk, record)[at.TIER] == _NVME:
             _hit(desk, record, now_s)
             find(desk, record)
@@ -81,26 +97,26 @@ def _ask(
     counts[at.QUESTIONS] += 1
     found = -1
     for i in range(first, end):
-        line = line_of(desk, record[i])
+        line = line_of(desk, int(record[i]))
         tier = line[at.TIER]
-        if tier == _VRAM or tier == _DRAM:
+        if 0 <= tier < _NVME:
             found = i if found < 0 else found
             break
         if tier == _NVME:
             if found < 0 or not counts[at.BLOCKING]:
                 reads += line[at.BATCH] != counts[at.BATCHES]
             found = i if found < 0 else found
-        elif cold and (found < 0 or not counts[at.BLOCKING]) and _passes_filter(record[i]):
+        elif cold and (found < 0 or not counts[at.BLOCKING]) and _passes_filter(int(record[i])):
             reads += 1
             counts[at.FALSE_READS] += 1
     if found < 0:
         counts[at.MISSES] += 1
         return reads
-    line = line_of(desk, record[found])
-    tier_of(desk, line[at.TIER])[at.TIER_HITS] += 1
+    line = line_of(desk, int(record[found]))
+    tier_of(desk, int(line[at.TIER]))[at.TIER_HITS] += 1
     by_rule[line[at.RULE]] += 1
     by_tokens[line[at.TIER], tokens_of(desk)[record[found]]] += 1
-    _answer(desk, record[found], now_s)
+    _answer(desk, int(record[found]), now_s)
     return reads
 
 
@@ -123,11 +139,11 @@ def _answer(desk: I64Array, record: int, now_s: int) -> None:
 @kernel
 def _admitted(desk: I64Array, record: int, now_s: int) -> bool:
     """Count a new record that was learnt; returns whether that was often enough."""
-    asks = admission_of(desk, line_of(desk, record)[at.CHAIN])
+    asks = admission_of(desk, int(line_of(desk, record)[at.CHAIN]))
     if asks[0] == 0:
         return True
     now = _generation(now_s, asks[1])
-    last_learnt_of(desk)[record] = _see(learnt_of(desk, record), last_learnt_of(desk)[record], now)
+    last_learnt_of(desk)[record] = _see(learnt_of(desk, record), int(last_learnt_of(desk)[record]), now)
     total = 0
     for generation in range(at.GENERATIONS):
         total += learnt_of(desk, record)[generation]
@@ -191,12 +207,12 @@ def _learn(desk: I64Array, record: int, now_s: int) -> None:
     """Insert one record."""
     line, counts = line_of(desk, record), counts_of(desk)
     tier = line[at.TIER]
-    if tier == _VRAM or tier == _DRAM:
+    if 0 <= tier < _NVME:
         line[at.LAST] = now_s
         if kinds_of(desk)[record] == _NGRAM:
             line[at.REFS] = min(line[at.REFS] + 1, _MOST_REFS)
         return
-    chain = chain_of(desk, line[at.CHAIN])
+    chain = chain_of(desk, int(line[at.CHAIN]))
     if chain[0] < 0:
         counts[at.REJECTED] += 1
         return
@@ -268,6 +284,6 @@ def run_steps(
             keys[step] += j - i
             i = j
         for k in range(i, stop):
-            _learn(desk, record[k], now_s)
+            _learn(desk, int(record[k]), now_s)
         _flush(desk, now_ms)
         sweep(desk, stop - starts[step], now_s, now_ms)

@@ -6,7 +6,7 @@ As `storage.sweep*`, with its slices and its pace, but without a clock: a sweep 
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 
@@ -38,7 +38,9 @@ ROUNDS: Final = 8
 """Rounds of slices in one sweep: a slice of a table takes 60 us (`storage.sweep_tables`), a sweep 500 us."""
 ACCESSES_A_ROUND: Final = 64
 """A trace whose steps hold more accesses than a decode step's few hundred gets as many more rounds."""
-_NVME: Final = 2
+_NVME: Final = cast(int, np.int64(2))
+_NONE: Final = cast(int, np.int64(0))
+_ONE: Final = cast(int, np.int64(1))
 
 
 @inline_kernel
@@ -66,9 +68,9 @@ def _apply(desk: I64Array, rule: int, tier: int, count: int, most: int, now_s: i
     if most <= 0:
         return 0
     batch = batch_of(desk)
-    chosen, found = batch[at.BATCH_RECORDS :], 0
+    chosen, found = batch[at.BATCH_RECORDS :], _NONE
     for i in range(count):
-        record = batch[i]
+        record = int(batch[i])
         if (
             line_of(desk, record)[at.TIER] == tier
             and matches(desk, rule, record, now_s)
@@ -78,12 +80,12 @@ def _apply(desk: I64Array, rule: int, tier: int, count: int, most: int, now_s: i
             chosen[found] = record
             found += 1
     found = choose(desk, rule, chosen, found, most, now_s)
-    moved = returned = 0
+    moved, returned = _NONE, _NONE
     for i in range(found):
         if trial:
-            _count_trial(desk, rule, chosen[i])
+            _count_trial(desk, rule, int(chosen[i]))
             continue
-        done, back = move(desk, rule, chosen[i], now_s)
+        done, back = move(desk, rule, int(chosen[i]), now_s)
         moved += done
         returned += back
     if not trial and found:
@@ -105,7 +107,7 @@ def _need(desk: I64Array, rule: int, tier: int, now_s: int) -> int:
     if not brakes[rule_at.ACTIVE]:
         brakes[rule_at.ACTIVE], brakes[rule_at.LEFT] = 1.0, need
         _begin(desk, rule, need, records)
-    return need
+    return int(need)
 
 
 @inline_kernel
@@ -167,7 +169,7 @@ def _pass_is_due(desk: I64Array, tier: int, pass_ms: float, now_ms: int) -> bool
 @kernel
 def _fill_batch(desk: I64Array, tier: int, most: int) -> int:
     """Gather the next records of a tier from its hand on; returns how many. A hand of 0 afterwards: the end was met."""
-    mine, count = tier_of(desk, tier), 0
+    mine, count = tier_of(desk, tier), _NONE
     base, hand = mine[at.BASE], mine[at.SCAN]
     while hand < mine[at.SLOTS] and count < most:
         record = slots_of(desk)[base + hand]
@@ -184,7 +186,7 @@ def _advance(desk: I64Array, tier: int, records: int, pass_ms: float, now_ms: in
     mine = tier_of(desk, tier)
     mine[at.PASS_SEEN] += max(1, records)
     if mine[at.SCAN] == 0:
-        mine[at.PASS_MS] = max(mine[at.PASS_MS] + np.int64(pass_ms), now_ms)
+        mine[at.PASS_MS] = max(mine[at.PASS_MS] + int(pass_ms), now_ms)
         mine[at.PASS_SEEN] = mine[at.PASS_MOST] = 0
 
 
@@ -198,9 +200,9 @@ def _take_victims(desk: I64Array, rule: int, tier: int, need: int, now_s: int) -
             _saw(desk, rule, tier, tier_of(desk, tier)[at.COUNT] // 2 + 1, now_s)
             return
         batch_of(desk)[0] = record
-        if not _apply(desk, rule, tier, 1, 1, now_s):
+        if not _apply(desk, rule, tier, _ONE, _ONE, now_s):
             spare(desk, tier, record)
-        _saw(desk, rule, tier, 1, now_s)
+        _saw(desk, rule, tier, _ONE, now_s)
 
 
 @kernel
@@ -212,7 +214,7 @@ def _table_slice(desk: I64Array, tier: int, now_s: int, now_ms: int) -> bool:
             continue
         if _marked(desk, rule):
             need = _need(desk, rule, tier, now_s)
-            if need and most_now(desk, rule, now_s, 1):
+            if need and most_now(desk, rule, now_s, _ONE):
                 if word_of(desk, rule)[rule_at.USES] != rule_at.NO_USING:
                     _take_victims(desk, rule, tier, need, now_s)
                     return True
@@ -221,7 +223,7 @@ def _table_slice(desk: I64Array, tier: int, now_s: int, now_ms: int) -> bool:
             always |= _looks(desk, rule, tier)
     if not running and not (always and _pass_is_due(desk, tier, PASS_S * 1000, now_ms)):
         return False
-    count = _fill_batch(desk, tier, SLICE_RECORDS)
+    count = _fill_batch(desk, tier, int(SLICE_RECORDS))
     for rule in range(rules_in(desk)):
         if not _is_from(desk, rule, tier):
             continue
@@ -238,7 +240,7 @@ def _table_slice(desk: I64Array, tier: int, now_s: int, now_ms: int) -> bool:
 
 @inline_kernel
 def _of_slice(desk: I64Array, rule: int, records: int, need: int) -> int:
-    return min(need, math.ceil(brakes_of(desk, rule)[rule_at.SHARE] * records))
+    return int(min(need, math.ceil(brakes_of(desk, rule)[rule_at.SHARE] * records)))
 
 
 @kernel
@@ -249,12 +251,12 @@ def _walk_slice(desk: I64Array, now_s: int, now_ms: int) -> None:
         if not _is_from(desk, rule, _NVME):
             continue
         if _marked(desk, rule):
-            running |= _need(desk, rule, _NVME, now_s) > 0 and most_now(desk, rule, now_s, 1) > 0
+            running |= _need(desk, rule, _NVME, now_s) > 0 and most_now(desk, rule, now_s, _ONE) > 0
         else:
             always |= _looks(desk, rule, _NVME)
     if not running and not (always and _pass_is_due(desk, _NVME, WALK_PASS_S * 1000, now_ms)):
         return
-    count = _fill_batch(desk, _NVME, WALK_RECORDS)
+    count = _fill_batch(desk, _NVME, int(WALK_RECORDS))
     records = tier_of(desk, _NVME)[at.COUNT]
     for rule in range(rules_in(desk)):
         if not _is_from(desk, rule, _NVME):
@@ -264,7 +266,7 @@ def _walk_slice(desk: I64Array, now_s: int, now_ms: int) -> None:
             if _looks(desk, rule, _NVME):
                 _apply(desk, rule, _NVME, count, count, now_s)
         elif brakes[rule_at.ACTIVE]:
-            left = np.int64(brakes[rule_at.LEFT])
+            left = int(brakes[rule_at.LEFT])
             moved = _apply(desk, rule, _NVME, count, _of_slice(desk, rule, count, left), now_s)
             brakes[rule_at.LEFT] -= moved
             brakes[rule_at.SEEN] += count
@@ -287,11 +289,11 @@ def find(desk: I64Array, record: int) -> None:
 @kernel
 def _found_slice(desk: I64Array, now_s: int) -> bool:
     """Let rules promote some of the cold records found; returns False where none waits."""
-    counts, count = counts_of(desk), 0
+    counts, count = counts_of(desk), _NONE
     if counts[at.FOUND_COUNT] == 0:
         return False
     for _ in range(min(SLICE_RECORDS, counts[at.FOUND_COUNT])):
-        record = found_of(desk)[counts[at.FOUND_START]]
+        record = int(found_of(desk)[counts[at.FOUND_START]])
         counts[at.FOUND_START] = (counts[at.FOUND_START] + 1) % at.FOUND_RECORDS
         counts[at.FOUND_COUNT] -= 1
         line_of(desk, record)[at.MARKS] &= ~at.WAITING

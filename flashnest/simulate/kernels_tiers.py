@@ -6,7 +6,7 @@ ghost exact where the real one is a filter.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 
@@ -19,7 +19,7 @@ SAMPLE: Final = 16
 """Records that LRU compares, as `storage.eviction.SAMPLE`."""
 _LOOKS: Final = 8 + 128
 """Looks by the rules before the hand takes what it meets, as `storage.kernels_evict`."""
-_NO_ONE: Final = -1
+_NO_ONE: Final = cast(int, np.int64(-1))
 _MOST_USES: Final = 3
 
 
@@ -49,7 +49,7 @@ def put(desk: I64Array, tier: int, record: int) -> None:
 def take_out(desk: I64Array, record: int) -> None:
     """Leave a record without an owner; its facts stay as they are."""
     line = line_of(desk, record)
-    mine, slot = tier_of(desk, line[at.TIER]), line[at.SLOT]
+    mine, slot = tier_of(desk, int(line[at.TIER])), line[at.SLOT]
     base = mine[at.BASE]
     mine[at.COUNT] -= 1
     slots_of(desk)[base + slot] = at.NOWHERE
@@ -83,11 +83,11 @@ def _push(desk: I64Array, tier: int, record: int) -> None:
 def _pop(desk: I64Array, tier: int) -> int:
     """Take the oldest entry off the ring; returns its record, or -1 where that is no longer in the queue."""
     mine = tier_of(desk, tier)
-    record = ring_of(desk)[mine[at.BASE] + mine[at.RING_START]]
+    record = int(ring_of(desk)[mine[at.BASE] + mine[at.RING_START]])
     mine[at.RING_START] = (mine[at.RING_START] + 1) % mine[at.SLOTS]
     mine[at.RING_COUNT] -= 1
     line = line_of(desk, record)
-    return np.int64(record) if line[at.TIER] == tier and line[at.QUEUED] else np.int64(_NO_ONE)
+    return record if line[at.TIER] == tier and line[at.QUEUED] else _NO_ONE
 
 
 @inline_kernel
@@ -98,7 +98,7 @@ def _next(desk: I64Array, tier: int) -> int:
     mine[at.HAND] = hand + 1
     if mine[at.HAND] >= mine[at.SLOTS]:
         mine[at.HAND], mine[at.YOUNG] = 0, 1
-    return np.int64(slots_of(desk)[mine[at.BASE] + hand])
+    return int(slots_of(desk)[mine[at.BASE] + hand])
 
 
 @inline_kernel
@@ -142,21 +142,21 @@ def _queue_victim(desk: I64Array, tier: int, sieve: bool) -> int:
             if not sieve:
                 mine[at.GHOSTS] += 1
                 line[at.GHOST] = mine[at.GHOSTS]
-            return np.int64(record)
+            return record
         record = _next(desk, tier)
         if not _passed_over(desk, record, sieve):
-            return np.int64(record)
+            return record
     for _ in range(mine[at.SLOTS]):
         record = _next(desk, tier)
         if record != _NO_ONE:
-            return np.int64(record)
-    return np.int64(_NO_ONE)
+            return record
+    return _NO_ONE
 
 
 @kernel
 def _idlest(desk: I64Array, tier: int) -> int:
     """Return the record idle longest of 16 that the hand meets, least used of those alike; spared ones are left out."""
-    best, seen = np.int64(_NO_ONE), 0
+    best, seen = _NO_ONE, 0
     sample = min(SAMPLE, tier_of(desk, tier)[at.COUNT])
     for _ in range(2 * tier_of(desk, tier)[at.SLOTS]):
         if seen == sample:
@@ -170,7 +170,7 @@ def _idlest(desk: I64Array, tier: int) -> int:
             continue
         seen += 1
         if best == _NO_ONE or _idler(desk, record, best):
-            best = np.int64(record)
+            best = record
     return best
 
 
@@ -187,7 +187,7 @@ def victim(desk: I64Array, tier: int) -> int:
     """Return the record that a tier's eviction would give up next, still stored; -1: it gives up none."""
     algorithm = tier_of(desk, tier)[at.EVICTION]
     if tier_of(desk, tier)[at.COUNT] == 0 or algorithm == at.REFUSE:
-        return np.int64(_NO_ONE)
+        return _NO_ONE
     if algorithm == at.LRU:
         return _idlest(desk, tier)
     return _queue_victim(desk, tier, algorithm == at.SIEVE)

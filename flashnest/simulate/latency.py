@@ -4,8 +4,8 @@ One call answers all lookups of a step: a fixed cost and some 80 ns a key, measu
 (docs/measurements/2026-12-01-table-*.json: 68 and 82 ns a hit, 49 and 63 ns a miss, 0.98 us for one key called from
 Python). They are those of the machine measured; a platform's memory may be faster or slower.
 
-async     A cold read costs the step its hand-over: queue, answer, ticket. 128 streams with all their records on NVMe had
-          steps 1.75 ms longer than with all in DRAM (docs/measurements/2026-12-01-steps-rtx4090.json: 36.4 against
+async     A cold read costs the step its hand-over: queue, answer, ticket. 128 streams with all their records on NVMe
+          had steps 1.75 ms longer than with all in DRAM (docs/measurements/2026-12-01-steps-rtx4090.json: 36.4 against
           34.7 ms, P99 1.01 times), writes included: 3.4 us a key of 4 lengths. The read itself is never waited for.
 blocking  One stream's read after another, as the field report's L2 (facts R3): the drive's mean latency each; in the
           slowest steps one read takes the drive's P99.

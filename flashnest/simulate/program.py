@@ -62,8 +62,8 @@ _ANY_HIGH: Final = 2**62
 class Rules(NamedTuple):
     """The moves whose tiers are open, in file order.
 
-    words int64 (rules, 9) and limits float64 (rules, 6): what they say; program int64 (p, 4): (what, fact, low, high) of
-    all conditions, one after the other; brakes float64 (rules, 16) and counts int64 (rules, 6): what became of them;
+    words int64 (rules, 9) and limits float64 (rules, 6): what they say; program int64 (p, 4): (what, fact, low, high)
+    of all conditions, one after the other; brakes float64 (rules, 16) and counts int64 (rules, 6): what became of them;
     stack uint8: room for the deepest condition.
     """
 
@@ -85,7 +85,8 @@ def open_rules(policy: Policy, tiers: Iterable[Tier]) -> tuple[MoveRule, ...]:
 
 def make_rules(moves: tuple[MoveRule, ...], windows_s: tuple[int, ...], record_bytes: float) -> Rules:
     """Turn moves into arrays. `record_bytes`: of a record on average, for rates in bytes."""
-    fact_of = {**FACTS, **{window: FIRST_WINDOW + at for at, window in enumerate(windows_s)}}
+    fact_of: dict[str | int, int] = dict(FACTS.items())
+    fact_of.update((window, FIRST_WINDOW + at) for at, window in enumerate(windows_s))
     program: list[tuple[int, int, int, int]] = []
     words, limits, trials = [], [], 0
     for rule in moves:

@@ -31,8 +31,8 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Up to 200 moments of a trace. step int64 (k,): a step's number; hit_share float64 (k,): of the questions since the
-    moment before; bytes: int64 (k,) for each tier, what its records take after that step."""
+    """Up to 200 moments of a trace. step int64 (k,): a step's number; hit_share float64 (k,): of the questions since
+    the moment before; bytes: int64 (k,) for each tier, what its records take after that step."""
 
     step: I64Array
     hit_share: F64Array

@@ -1,7 +1,7 @@
 """How many records a budget of bytes holds in each tier, and what one takes there: the real stores' own arithmetic.
 
 DRAM    a unit of 14 slots is 576 bytes with rows of 16 words, a table is full at 0.8 of its slots, and S3-FIFO takes
-        5.9 bytes a record beside it: 57.3 B a record when full, 60.7 at 0.75 (measured 58.9 and 61 B, docs/measurements)
+        5.9 bytes a record beside it: 57.3 B a record when full, 60.7 at 0.75 (docs/measurements: 58.9 at 0.78)
 VRAM    12 bytes and the row a slot, full at 0.8: 95 B a record
 NVMe    lmdb: a record, its seal and LMDB's node are 90 B, leaves are 0.6 full when the store refuses: 160 B a record
         slots: 56 records a page of 4 KiB, beside a log of 1/64 of the capacity: 74.5 B a record when full

@@ -39,9 +39,9 @@ BASE, SLOTS, ROOM, COUNT, PEAK, TIER_HITS = range(6)
 EVICTION, HAND, YOUNG, RING_START, RING_COUNT, QUEUE_MOST, GHOSTS, GHOST_MOST = range(6, 14)
 SCAN, PASS_MS, PASS_SEEN, PASS_MOST, KEEPS, RULED = range(14, 20)
 TIER_WORDS: Final = 20
-"""Columns of `State.tiers`: where its slots begin and how many there are, records that fit, that are there, that were; the
-eviction's algorithm and its hand, ring, ghosts; the sweep's hand and pass; whether rules keep records there, or look at
-them."""
+"""Columns of `State.tiers`: where its slots begin and how many there are; records that fit, that are there, the most;
+the eviction's algorithm and its hand, ring, ghosts; the sweep's hand and pass; whether rules keep records there, or
+look at them."""
 S3FIFO, SIEVE, LRU, REFUSE = range(4)
 EVICTIONS: Final = {"s3fifo": S3FIFO, "sieve": SIEVE, "lru": LRU}
 
@@ -67,9 +67,9 @@ _LEAP_SHARE: Final = 0.6180339887
 class State(NamedTuple):
     """Everything that changes, and the facts of records that do not.
 
-    lines int32 (m, 16); tokens, kind uint8, namespace, nbytes uint32 (m,); tiers int64 (3, 20); slots, free, ring int32:
-    those of all tiers one after the other; counts int64 (22,); seen uint8 (windows, m, 4) and seen_at int32 (windows,
-    m): hits by generation, and the last one; learnt uint8 and learnt_at int32: the same of inserts, for `after`;
+    lines int32 (m, 16); tokens, kind uint8, namespace, nbytes uint32 (m,); tiers int64 (3, 20); slots, free, ring
+    int32: those of all tiers one after the other; counts int64 (22,); seen uint8 (windows, m, 4) and seen_at int32
+    (windows, m): hits by generation, and the last one; learnt uint8 and learnt_at int32: the same of inserts, for `after`;
     windows_s int64; chains int64 (chains, 3), -1 where one ends; admissions int64 (chains, 2): times and seconds, 0 for
     none; found, pending, batch int32: what waits for the sweep, for the next step, and a slice at work.
     """

@@ -3,7 +3,7 @@
 Measured with 16 M records of 72 bytes and random keys (docs/measurements/2026-12-01-cold-16M.json):
 
 lmdb   8589 B a changed record in batches of 4096, which touch a leaf each: 2.1 pages a leaf, of copied branches and the
-       list of free pages. In a small file a batch meets leaves twice and costs less: leaves x (1 - exp(-changes / leaves)).
+       list of free pages. In a small file a batch meets leaves twice: leaves x (1 - exp(-changes / leaves)) of them.
 slots  73.5 B (1.02 times) to a segment at once, and its page when the log is merged: 3918 B a record with 32,733 in the
        log, 3447 with 130,588 (54 and 48 times), which pages x (1 - exp(-log / pages)) / log gives to 1 %.
 
