@@ -73,7 +73,7 @@ def figure_rows(simulated: Sequence[Simulated]) -> Iterator[_Row]:
         "Records moved / ping-pongs",
         lambda one: f"{count_text(moved(one))} / {count_text(number(one, 'ping_pongs'))}",
     )
-    yield "Turned away: no room / not admitted", lambda one: _counts(one, "rejected", "not_admitted")
+    yield "No room / not admitted", lambda one: _counts(one, "rejected", "not_admitted")
     if any(number(one, "pushed_out") for one in simulated):
         yield "Pushed out where no rule made room", lambda one: count_text(number(one, "pushed_out"))
 

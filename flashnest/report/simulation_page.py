@@ -58,8 +58,9 @@ def simulation_page(simulated: Sequence[Simulated], *, heading: str, command: st
     """Return the page. `heading` says what the trace is, `command` what made the page. Raises ConfigError."""
     plots = _plots(simulated)
     trace = str(simulated[0]["trace"]) if simulated else ""
+    lines = escape(heading).replace("\n", "<br>")
     body = [
-        f"<h1>Policies on {escape(trace)}</h1><p class='what'>{escape(heading)}</p>",
+        f"<h1>Policies on {escape(trace)}</h1><p class='what'>{lines}</p>",
         f"<section>{_table(simulated)}</section>",
         f"<div class='pair'><section>{plots['hits']}</section><section>{plots['bytes_for_hits']}</section></div>",
         f"<div class='pair'><section>{plots['rules']}</section><section>{plots['share']}</section></div>",

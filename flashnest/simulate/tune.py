@@ -172,7 +172,7 @@ def tune(
     start = tuple(knob.start for knob in found)
     exhaustive = space <= trials
     settings = _all_settings(found, start) if exhaustive else _suggested(search, start, trials, seed)
-    interrupted = _run(search, settings, trials, progress)
+    interrupted = _run(search, settings, min(space, trials), progress)
     return _tuning(search, start, space, exhaustive=exhaustive and not interrupted, interrupted=interrupted)
 
 

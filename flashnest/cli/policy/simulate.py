@@ -86,7 +86,7 @@ def simulate(
     document = _document(stage, done, interrupted=interrupted)
     _print(document, form)
     _write(document, pages)
-    raise typer.Exit(INTERRUPTED if interrupted else _exit_code(given, done, strict=strict))
+    raise typer.Exit(INTERRUPTED if interrupted else _exit_code(done, strict=strict))
 
 
 def _shipped(*, with_vram: bool) -> list[str]:
@@ -178,14 +178,6 @@ def _write(document: dict[str, Any], pages: dict[str, Path | None]) -> None:
             print(f"wrote {path}", file=sys.stderr)
 
 
-def _exit_code(given: list[tuple[TieringFile, Policy]], done: list[Simulation], *, strict: bool) -> int:
+def _exit_code(done: list[Simulation], *, strict: bool) -> int:
     """Return 1 where an enforced requirement is broken, or with `strict` where anything was warned of."""
-    from flashnest.policy.goals import Level
-
-    for (_, policy), one in zip(given, done, strict=True):
-        enforced = {need.text for need in policy.requirements if need.level is Level.ENFORCE}
-        if any(not kept and text in enforced for text, kept in one.requirements):
-            return FAILED
-        if strict and (one.warnings or not all(kept for _, kept in one.requirements)):
-            return FAILED
-    return OK
+    return FAILED if any(one.broken or (strict and one.warnings) for one in done) else OK

@@ -126,10 +126,14 @@ def _search(file: TieringFile, stage: Stage, trials: int, seed: int) -> Tuning:
 def _told(bar: Any, what: str, accesses: int) -> Callable[[int, int], None]:
     import time
 
-    task, begun_s = bar.add_task(what, total=1.0, rate=""), time.monotonic()
+    task = bar.add_task(what, total=1.0, rate="loading kernels")
+    first: list[float] = []  # when the first simulation was done: before it kernels may have been compiled
 
     def tell(done: int, total: int) -> None:
-        rate = done * accesses / max(time.monotonic() - begun_s, 1e-9)
+        now_s = time.monotonic()
+        if not first:
+            first.append(now_s)
+        rate = (done - 1) * accesses / max(now_s - first[0], 1e-9)
         bar.update(task, completed=done / total, rate=f"{done} of {total}, {rate / 1e6:.1f} M accesses/s")
 
     return tell
