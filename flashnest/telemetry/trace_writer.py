@@ -220,10 +220,10 @@ class _Buffer:
 
     def __init__(self, keys: int) -> None:
         self.most_keys = keys
-        self._most = (keys, keys, keys, keys, keys)  # steps, batches, asked, questions, taught
-        self._columns: list[npt.NDArray[Any]] = [np.zeros(n, dtype) for dtype, n in column_types(*self._most)]
+        self._columns: list[npt.NDArray[Any]] = [np.zeros(n, dtype) for dtype, n in column_types(*[keys] * 5)]
         self.head = np.zeros((), BLOCK_HEAD)
-        self._filled = [0, 0, 0, 0, 0]
+        self._first_step = 0
+        self._filled = [0, 0, 0, 0, 0]  # steps, batches, asked, questions, taught
 
     @property
     def is_fresh(self) -> bool:
@@ -237,15 +237,21 @@ class _Buffer:
 
     def has_room(self, asked: int, questions: int, taught: int) -> bool:
         """Whether that many keys and questions, one step and one batch fit."""
-        wanted = (1, 1, asked, questions, taught)
-        return all(n + more <= most for n, more, most in zip(self._filled, wanted, self._most, strict=True))
+        most, filled = self.most_keys, self._filled
+        return (
+            filled[0] < most
+            and filled[1] < most
+            and filled[2] + asked <= most
+            and filled[3] + questions <= most
+            and filled[4] + taught <= most
+        )
 
     def begin_step(self, step: int, at_ms: int) -> None:
         steps = self._filled[0]
-        if steps == self._most[0]:
+        if steps == self.most_keys:
             return  # the disk is behind: this step's accesses are dropped too
         if steps == 0:
-            self.head["first_step"] = step
+            self._first_step = step
         self._columns[0][steps] = at_ms
         self._filled[0] = steps + 1
 
@@ -270,13 +276,14 @@ class _Buffer:
 
     def _batch(self, step: int, op: int, keys: int, width: int) -> None:
         at = self._filled[1]
-        self._columns[1][at] = (step - int(self.head["first_step"]), keys, op, width, 0)
+        self._columns[1][at] = (step - self._first_step, keys, op, width, 0)
         self._filled[1] = at + 1
 
     def write(self, stream: BinaryIO) -> None:
         """Write the block: frame, head, columns."""
         for name, count in zip(("steps", "batches", "asked", "questions", "taught"), self._filled, strict=True):
             self.head[name] = count
+        self.head["first_step"] = self._first_step
         parts = [self.head.tobytes()]
         parts += [c[:n].tobytes() for c, (_, n) in zip(self._columns, column_types(*self._filled), strict=True)]
         payload = b"".join(parts)
