@@ -44,9 +44,11 @@ class _AllTokens(PostLex):
 @cache
 def _parser() -> Lark:
     grammar = resources.files("flashnest.policy").joinpath("grammar.lark").read_text(encoding="utf-8")
-    return Lark(
+    parser = Lark(
         grammar, parser="lalr", lexer="basic", start="statement", propagate_positions=True, postlex=_AllTokens()
     )
+    parser.lexer = parser._build_lexer()  # else each `lex` builds one: 1.5 ms, half of a small policy's compilation
+    return parser
 
 
 def lex(text: str) -> list[Token]:
