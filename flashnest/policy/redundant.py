@@ -49,7 +49,7 @@ def _places(checked: Checked, cells: Cells) -> Iterator[Diagnostic]:
 
 
 def _lists_cases(rules: Sequence[Rule], rule: Rule, others: Sequence[Rule]) -> bool:
-    """Whether only an `otherwise` says what a rule says, and another target stands between the two."""
+    """Whether a rule stands with others before an `otherwise` that says the same, and not all between say it too."""
     last = others[-1]
     between = rules[rule.number : last.number - 1]
     target = (rule.chain, rule.admission)

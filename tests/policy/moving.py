@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from hypothesis import strategies as st
-from policies import NAMESPACES, OPERATORS, PARAMS, sizes, tokens
+from policies import LEVELS, NAMESPACES, OPERATORS, PARAMS, numbered, sizes, tokens
 from policies import atoms as place_atoms
 
 from flashnest.policy.facts import RecordFacts
@@ -72,16 +72,28 @@ TIERS = ("dram", "nvme", "vram")
 
 def moves_of(conditions: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     maybe = conditions | st.just("")
+    labels, levels = st.sampled_from(("", ' "{}":')), st.sampled_from(LEVELS)
     return st.one_of(
-        st.builds("keep {} in {}".format, conditions, st.sampled_from(TIERS)),
-        st.builds("promote {} {} {}".format, conditions, st.sampled_from(UP), clauses),
-        st.builds("demote {} {} {}".format, maybe, st.sampled_from(DOWN), clauses),
-        st.builds("evict {} from {} {}".format, maybe, st.sampled_from(TIERS), clauses),
+        st.builds("keep{} {} in {}{}".format, labels, conditions, st.sampled_from(TIERS), levels),
+        st.builds("promote{} {} {} {}{}".format, labels, conditions, st.sampled_from(UP), clauses, levels),
+        st.builds("demote{} {} {} {}{}".format, labels, maybe, st.sampled_from(DOWN), clauses, levels),
+        st.builds("evict{} {} from {} {}{}".format, labels, maybe, st.sampled_from(TIERS), clauses, levels),
     )
 
 
-texts = st.lists(moves_of(conditions_of(move_atoms)), min_size=1, max_size=4).map(
-    lambda lines: PARAMS + CLASSES + PLACE + "\n".join(lines)
+goals = st.lists(
+    st.one_of(
+        st.builds(
+            "flush every {} {}".format, st.sampled_from(("5min", "hour")), st.sampled_from(("", "at most 5 MB/s"))
+        ),
+        st.builds("require lookup p99 <= {}us{}".format, st.integers(1, 9), st.sampled_from(LEVELS)),
+        st.builds("require nvme life > {}y{}".format, st.integers(1, 9), st.sampled_from(LEVELS)),
+    ),
+    max_size=2,
+    unique_by=lambda text: text.split()[0],
+)
+texts = st.tuples(st.lists(moves_of(conditions_of(move_atoms)), min_size=1, max_size=4), goals).map(
+    lambda parts: PARAMS + CLASSES + PLACE + numbered([*parts[0], *parts[1]])
 )
 
 
@@ -111,12 +123,13 @@ few_atoms = st.one_of(
     st.builds("idle {} {}s".format, ordered, st.sampled_from((60, 3600))),
     st.builds("age {} {}s".format, ordered, st.sampled_from((60, 3600))),
 )
+few_levels = st.sampled_from(("", "", "", " warn"))
 few_texts = st.lists(
     st.one_of(
-        st.builds("keep {} in dram".format, conditions_of(few_atoms)),
-        st.builds("promote {} from nvme to dram".format, conditions_of(few_atoms)),
-        st.builds("demote {} from dram to nvme".format, conditions_of(few_atoms)),
-        st.builds("evict {} from dram cooldown 3s".format, conditions_of(few_atoms)),
+        st.builds("keep {} in dram{}".format, conditions_of(few_atoms), few_levels),
+        st.builds("promote {} from nvme to dram{}".format, conditions_of(few_atoms), few_levels),
+        st.builds("demote {} from dram to nvme{}".format, conditions_of(few_atoms), few_levels),
+        st.builds("evict {} from dram cooldown 3s{}".format, conditions_of(few_atoms), few_levels),
     ),
     min_size=1,
     max_size=3,

@@ -9,6 +9,7 @@ from flashnest.policy.syntax import (
     Condition,
     Document,
     Keep,
+    Labelled,
     Membership,
     Move,
     Name,
@@ -33,13 +34,22 @@ Words = dict[str, Value | Condition]
 """What the params and classes of a policy stand for."""
 
 
-def first_match(document: Document, record: RecordFacts) -> int | None:
-    """Return the index of the first `place` rule that matches, None without one."""
+def first_match(
+    document: Document, record: RecordFacts, trial: int | None = None, without: int | None = None
+) -> int | None:
+    """Return the index of the first `place` rule that matches and acts, None without one.
+
+    `trial` is the index of a rule that acts though it is a trial, `without` that of one that is not there.
+    """
     words = words_of(document)
     for i, place in enumerate(document.places):
-        if holds(place.condition, record, words):
+        if (acts(place) or i == trial) and i != without and holds(place.condition, record, words):
             return i
     return None
+
+
+def acts(rule: Labelled) -> bool:
+    return rule.level is None or rule.level.text != "warn"
 
 
 def moves(document: Document, record: RecordFacts) -> list[bool]:
@@ -49,10 +59,23 @@ def moves(document: Document, record: RecordFacts) -> list[bool]:
 
 
 def acting(document: Document, record: RecordFacts) -> list[bool]:
-    """The same without the moves of records that a `keep` of their source holds."""
+    """The same without the moves of records that a `keep` of their source holds; a trial holds none."""
     taken = list(zip(document.moves, moves(document, record), strict=True))
-    kept = {rule.tier.text.lower() for rule, takes in taken if isinstance(rule, Keep) and takes}
+    kept = {rule.tier.text.lower() for rule, takes in taken if isinstance(rule, Keep) and takes and acts(rule)}
     return [takes and not (isinstance(rule, Move) and rule.source.text.lower() in kept) for rule, takes in taken]
+
+
+def decided(document: Document, record: RecordFacts, tier: str, without: int | None = None) -> str:
+    """Return what becomes of a record in a tier that is not full: the rule that decides without its condition."""
+    rules = [
+        rule
+        for i, (rule, takes) in enumerate(zip(document.moves, moves(document, record), strict=True))
+        if takes and acts(rule) and i != without
+    ]
+    if any(isinstance(rule, Keep) and rule.tier.text.lower() == tier for rule in rules):
+        return "keep"
+    here = [rule for rule in rules if isinstance(rule, Move) and rule.source.text.lower() == tier]
+    return " ".join([here[0].action, here[0].target.text.lower() if here[0].target else ""]) if here else ""
 
 
 def words_of(document: Document) -> Words:

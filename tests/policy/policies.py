@@ -42,8 +42,19 @@ conditions = st.recursive(
     ),
     max_leaves=5,
 )
+LEVELS = ("", "", "", " enforce", " warn")
+starts = st.sampled_from(("place ", "", 'place "{}": '))
+"""How rules start; the label is the number of the rule, for no two may have the same one."""
+
 rules = st.builds(
-    "{}{} {} {}".format, st.sampled_from(("place ", "")), conditions, st.just("in"), st.sampled_from(CHAINS)
+    "{}{} {} {}{}".format, starts, conditions, st.just("in"), st.sampled_from(CHAINS), st.sampled_from(LEVELS)
 )
-policies = st.lists(rules, min_size=1, max_size=5).map(lambda lines: PARAMS + "\n".join(lines))
+
+
+def numbered(lines: list[str]) -> str:
+    """Join rules with their numbers in their labels."""
+    return "\n".join(line.format(i) for i, line in enumerate(lines))
+
+
+policies = st.lists(rules, min_size=1, max_size=5).map(lambda lines: PARAMS + numbered(lines))
 records = st.builds(RecordFacts, tokens, st.sampled_from(Kind), st.sampled_from((*NAMESPACES, "other")), sizes)

@@ -8,10 +8,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from moving import texts
-from naive import first_match
+from naive import acts, first_match
+from oracle import Oracle
 from policies import NAMESPACES, policies, records
 
 from flashnest.policy import Diagnostic, Policy, PolicyCheckError, RecordFacts, Severity, compile_policy
+from flashnest.policy.diagnostics import Label
 from flashnest.policy.format import format_statement
 from flashnest.policy.parse import parse
 from flashnest.policy.syntax import Source
@@ -31,10 +33,10 @@ DOMAIN = [
 quick = settings(max_examples=60, deadline=None)
 
 
-def reached(text: str) -> list[int | None]:
+def reached(text: str, trial: int | None = None) -> list[int | None]:
     document, errors = parse(Source(text))
     assert not errors
-    return [first_match(document, record) for record in DOMAIN]
+    return [first_match(document, record, trial) for record in DOMAIN]
 
 
 def compiled(text: str) -> Policy | PolicyCheckError:
@@ -84,10 +86,43 @@ def test_gap_is_reported_exactly_when_some_record_has_no_rule(text):
 def test_unreachable_is_reported_exactly_for_rules_that_win_no_record(text):
     places = parse(Source(text))[0].places
     number = {place.span.line: i for i, place in enumerate(places)}
+    wins = {i for trial in range(len(places)) for i in (reached(text, trial) if not acts(places[trial]) else ())}
 
     found = {number[one.line] for one in errors_of(text) if one.code == "T102"}
 
-    assert found == set(range(len(places))) - set(reached(text))
+    assert found == {i for i in range(len(places)) if i not in (reached(text) if acts(places[i]) else wins)}
+
+
+@quick
+@given(policies)
+def test_overlaps_redundant_and_constant_rules_are_found_exactly(text):
+    """One pass over the domain for all three: it is the slow part."""
+    document, _ = parse(Source(f"{text}\nplace otherwise in nvme else dram"))
+    policy = compiled(document.source.text)
+    if isinstance(policy, PolicyCheckError):
+        return
+    oracle = Oracle(document, DOMAIN)
+    lines = {place.span.line: i for i, place in enumerate(document.places)}
+    found = {code: [one for one in policy.diagnostics if one.code == code] for code in ("T103", "T104", "T105")}
+
+    constant = {lines[one.line] for one in found["T105"]}
+    assert constant == {i for i in range(len(lines)) if oracle.has_constant_part(i)}
+    assert {lines[one.line] for one in found["T104"]} == {i for i in range(len(lines)) if oracle.is_redundant(i)}
+    pairs = [(line_of(one.secondary[0]), one.line) for one in found["T103"]]
+    overlaps = {(lines[earlier], lines[later]) for earlier, later in pairs}
+    wanted = set(oracle.overlaps())
+    if constant:  # T103 looks at the rules without the parts that T105 finds
+        return
+    assert overlaps <= wanted
+    assert len(overlaps) == min(5, len(wanted))
+    for one in found["T103"]:
+        witness = record_of(next(note.text for note in one.notes if note.kind == "example"))
+        assert first_match(document, witness) == lines[line_of(one.secondary[0])]
+        assert witness.kind is Kind.NGRAM or witness.tokens == 32
+
+
+def line_of(label: Label) -> int:
+    return label.span.line
 
 
 @quick

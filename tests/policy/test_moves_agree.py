@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from moving import LIKELY, few_texts, stored_records, texts
-from naive import acting, holds, moves, words_of
+from naive import acting, acts, decided, holds, moves, words_of
 
 from flashnest.policy import Diagnostic, Policy, PolicyCheckError, RecordFacts, Severity, compile_policy
 from flashnest.policy.cases import read_tests
@@ -17,7 +17,7 @@ from flashnest.policy.format import format_statement
 from flashnest.policy.parse import parse
 from flashnest.policy.syntax import Document, Keep, Move, Source
 from flashnest.policy.yaml_nodes import read_yaml
-from flashnest.record import FactArrays, namespace_id
+from flashnest.record import FactArrays, Tier, namespace_id
 
 quick = settings(max_examples=60, deadline=None)
 
@@ -90,8 +90,8 @@ def test_canonical_text_of_moves_means_the_same(text):
 @given(few_texts)
 def test_moves_that_never_act_are_found_exactly(text):
     document = read(text)
-    acts = [acting(document, record) for record in LIKELY]
-    never = {rule.span.line for i, rule in enumerate(document.moves) if not any(one[i] for one in acts)}
+    takes = [acting(document, record) for record in LIKELY]
+    never = {rule.span.line for i, rule in enumerate(document.moves) if not any(one[i] for one in takes)}
 
     _, found = compiled(text)
 
@@ -103,12 +103,12 @@ def test_moves_that_never_act_are_found_exactly(text):
 def test_ping_pong_is_found_exactly_and_its_witness_is_taken_by_both(text):
     document = read(text)
     rules = document.moves
-    acts = [acting(document, record) for record in LIKELY]
+    takes = [acting(document, record) for record in LIKELY]
     wanted = {
         (up.span.line, back.span.line)
         for i, up in enumerate(rules)
         for k, back in enumerate(rules)
-        if is_move(up, "promote") and is_move(back, "demote") and any(one[i] and one[k] for one in acts)
+        if is_move(up, "promote") and is_move(back, "demote") and any(one[i] and one[k] for one in takes)
     }
 
     _, diagnostics = compiled(text)
@@ -124,7 +124,46 @@ def test_ping_pong_is_found_exactly_and_its_witness_is_taken_by_both(text):
 
 
 def is_move(rule: Keep | Move, action: str) -> bool:
-    return isinstance(rule, Move) and rule.action == action
+    return isinstance(rule, Move) and rule.action == action and acts(rule)
+
+
+@settings(max_examples=100, deadline=None)
+@given(few_texts, st.sampled_from(("dram", "nvme")))
+def test_moves_that_are_redundant_change_nothing_when_they_are_gone(text, tier):
+    document = read(text)
+    policy, found = compiled(text)
+    if policy is None:
+        return
+    redundant = {one.line for one in found if one.code == "T104"}
+
+    for i, rule in enumerate(document.moves):
+        if rule.span.line in redundant:
+            assert acts(rule)
+            some = LIKELY[::7]
+            gone = [decided(document, record, tier, without=i) for record in some]
+            assert gone == [decided(document, record, tier) for record in some]
+
+
+@quick
+@given(texts, st.lists(stored_records(), min_size=1, max_size=10), st.sampled_from(Tier))
+def test_policy_decides_about_stored_records_as_the_naive_interpreter(text, records, tier):
+    policy, _ = compiled(text)
+    if policy is None:
+        return
+    document = read(text)
+    rules = policy.moves.rules
+
+    for record in records:
+        rule = policy.move(record, tier, fill=0.95)
+        assert rule is None or rule.acts
+        found = [] if rule is None else [rule.action]
+        if rule is not None and rule.target is not None:
+            found.append(rule.target.name.lower())
+        assert found == decided(document, record, tier.name.lower()).split()
+    assert [one.acts for one in rules] == [acts(one) for one in document.moves]
+    assert policy.moves.acting.rules == tuple(one for one in rules if one.acts)
+    assert [one.level == "enforce" for one in policy.requirements] == [acts(one) for one in document.requirements]
+    assert (policy.flush is not None) == bool(document.flushes)
 
 
 def witness(diagnostic: Diagnostic) -> RecordFacts:
