@@ -89,7 +89,9 @@ def cold_figures(app: App) -> ColdFigures | None:
 def move_figures(router: Router) -> tuple[MoveFigures, ...]:
     """Return what each rule that moves records did."""
     return tuple(
-        MoveFigures(r.text, r.action, r.moved, r.nbytes, r.refused, r.ping_pongs, r.suspensions)
+        MoveFigures(
+            r.text, r.action, r.moved, r.nbytes, r.refused, r.ping_pongs, r.suspensions, r.is_trial, r.would_have
+        )
         for r in router.stats().moves
     )
 

@@ -73,7 +73,7 @@ def open_tiers(
             cold,
             policy.placement,
             vram=vram,
-            moves=policy.moves.acting,
+            moves=policy.moves,
             window_keys=run.table.window_keys,
             clock_s=opener.clock_s,
         )

@@ -60,6 +60,7 @@ class MoveFigures:
     """What one rule of the policy moved: records and their bytes; refused: there was no room where they should go.
 
     ping_pongs: moves of records that had just come the other way; suspensions: times the rule was stopped for that.
+    is_trial: it only counts the records that it would have moved, each once.
     """
 
     rule: str
@@ -69,6 +70,8 @@ class MoveFigures:
     refused: int
     ping_pongs: int
     suspensions: int
+    is_trial: bool = False
+    would_have: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,9 @@ def _moves(section: Section) -> list[RenderableType]:
     for name in ("moved", "refused", "ping-pong"):
         table.add_column(name, justify="right", min_width=10, no_wrap=True)
     for rule in rules:
-        figures = (count_text(_number(rule, name)) for name in ("moved", "refused", "ping_pongs"))
+        figures = [count_text(_number(rule, name)) for name in ("moved", "refused", "ping_pongs")]
+        if rule["is_trial"]:
+            figures = [f"would {count_text(_number(rule, 'would_have'))}", MISSING, MISSING]
         table.add_row(Text(str(rule["rule"])), *figures)
     return [Text(), table]
 

@@ -13,7 +13,7 @@ import numpy as np
 from flashnest import record
 from flashnest.jit import kernel
 from flashnest.record import BoolArray, FactArrays, I64Array, U8Array, U32Array, U64Array
-from flashnest.storage.ping_pong import WINDOW_S, Breaker
+from flashnest.storage.ping_pong import NEVER_S, WINDOW_S, Breaker, RecentMoves
 from flashnest.storage.rates import TokenBucket
 from flashnest.storage.sketch import WindowedCounts
 from flashnest.storage.store import MoveRule
@@ -83,7 +83,8 @@ def read_facts(
 class RuleStats:
     """What one rule did so far. moved: records moved or dropped, and their `nbytes`; refused: chosen, but there was no
     room where they should go; ping_pongs: moves of records that had just come the other way; suspensions: times the
-    rule was stopped for that, `suspended_s` in all."""
+    rule was stopped for that, `suspended_s` in all. A trial moves nothing: would_have counts the records it would have
+    moved, each once."""
 
     number: int
     text: str
@@ -94,15 +95,21 @@ class RuleStats:
     ping_pongs: int
     suspensions: int
     suspended_s: int
+    is_trial: bool
+    would_have: int
 
 
 class RuleState:
-    """One promote, demote or evict rule with its brakes and counters. One thread owns it."""
+    """One promote, demote or evict rule with its brakes and counters. One thread owns it.
+
+    A trial has neither rate nor watermarks to obey: it takes each record once, whenever it would take one at all.
+    """
 
     def __init__(self, rule: MoveRule, record_bytes: int) -> None:
         self.rule = rule
         self.breaker = Breaker(rule.text)
-        self.moved = self.refused = 0
+        self.moved = self.refused = self.would_have = 0
+        self._tried = None if rule.acts else RecentMoves()
         self.stopped = False
         """Its target took no more: it waits for the next sweep."""
         self._record_bytes = record_bytes
@@ -115,6 +122,23 @@ class RuleState:
     def return_window_s(self) -> int:
         """Within this time a record that goes back is a ping-pong."""
         return max(WINDOW_S, int(self.rule.min_residency_s))
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether the rule only counts."""
+        return self._tried is not None
+
+    def is_awake(self, records: int, room: int) -> bool:
+        """Whether a rule that looks at every record of a tier does so now: `records` of `room` are above its mark."""
+        when = self.rule.when_fill
+        return when is None or records > when * room
+
+    def try_many(self, keys: U64Array, now_s: int) -> None:
+        """Count the records that a trial would have moved now; one in some 100 K is forgotten and counted again."""
+        assert self._tried is not None
+        new = keys[self._tried.ages_many(keys, now_s) == NEVER_S]
+        self._tried.note_many(new, now_s, self.rule.source, self.rule.target, 0)
+        self.would_have += len(new)
 
     def most_now(self, now_s: float, wanted: int) -> int:
         """Return how many of `wanted` records the rule may move now."""
@@ -161,6 +185,8 @@ class RuleState:
             ping_pongs=breaker.ping_pongs,
             suspensions=breaker.suspensions,
             suspended_s=breaker.suspended_s,
+            is_trial=self.is_trial,
+            would_have=self.would_have,
         )
 
 

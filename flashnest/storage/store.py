@@ -167,6 +167,7 @@ class MoveRule(Protocol):
     below `until_fill`; without them it always runs. `order` is (fact name, descending) and `using` the name of an
     eviction algorithm: which of the matching records go first. `cooldown_s`: a record that any rule moved within that
     time is left alone. `min_residency_s`: so is one that came into its tier within that time.
+    Without `acts` it is a trial: what it would take is counted and stays.
     """
 
     @property
@@ -191,6 +192,8 @@ class MoveRule(Protocol):
     def most_records_per_s(self) -> float | None: ...
     @property
     def most_bytes_per_s(self) -> float | None: ...
+    @property
+    def acts(self) -> bool: ...
     @property
     def cooldown_s(self) -> float: ...
     @property

@@ -58,7 +58,8 @@ class Sweep:
     @property
     def decides(self) -> bool:
         """Whether rules move records between NVMe and the tables, so that learning one again should not."""
-        return any(Tier.NVME in (state.rule.source, state.rule.target) for state in self._mover.states)
+        acting = (state.rule for state in self._mover.states if not state.is_trial)
+        return any(Tier.NVME in (rule.source, rule.target) for rule in acting)
 
     def saw(self, keys: U64Array) -> None:
         """Count a hit of each key, uint64 (n,), for rules that ask for hits within a time."""

@@ -87,11 +87,11 @@ class ColdWalk:
     def __init__(self, cold: ColdTier, mover: Mover, now_ns: int) -> None:
         self._cold, self._mover = cold, mover
         states = mover.rules_from(Tier.NVME, "evict", "demote")
-        self._marks = tuple(Watermark(s) for s in states if s.rule.when_fill is not None)
-        self._always = tuple(s for s in states if s.rule.when_fill is None)
+        self._marks = tuple(Watermark(s) for s in states if s.rule.when_fill is not None and not s.is_trial)
+        self._always = tuple(s for s in states if s.rule.when_fill is None or s.is_trial)
         self._order = {id(state): place for place, state in enumerate(states)}
         self._pass = Pass(PASS_S, now_ns)
-        self._records = 1
+        self._records, self._room = 1, 0
         self._running: list[Watermark] = []
         self._next_fill_ns = now_ns
         self._left = {id(mark): 0 for mark in self._marks}
@@ -124,7 +124,7 @@ class ColdWalk:
         self._next_fill_ns = now_ns + _FILL_NS
         stats, now_s = self._cold.stats(), self._mover.now_s()
         self._records = max(1, stats.records)
-        room = round(stats.records / stats.fill) if stats.fill > 0 else 0
+        self._room = room = round(stats.records / stats.fill) if stats.fill > 0 else 0
         self._running = []
         for mark in self._marks:
             started = not mark.active
@@ -142,7 +142,7 @@ class ColdWalk:
     def _look(self, keys: U64Array, rows: U32Array, now_ns: int) -> None:
         before = {id(mark): mark.state.moved for mark in self._running}
         wants = [Want(mark.state, mark.of_slice(len(keys), self._left[id(mark)])) for mark in self._running]
-        wants += [Want(state, len(keys)) for state in self._always]
+        wants += [Want(state, len(keys)) for state in self._always if state.is_awake(self._records, self._room)]
         wants.sort(key=lambda want: self._order[id(want.state)])
         if len(keys):
             self._mover.apply(Tier.NVME, keys, rows, wants)

@@ -33,7 +33,7 @@ class Mover:
     def __init__(self, tiers: Tiers, plan: MovePlan, words: int, clock_s: ClockS, window_keys: int) -> None:
         self._tiers, self._clock_s = tiers, clock_s
         self._words, self._record_bytes = words, KEY_BYTES + 4 * words
-        keeps = [rule for rule in plan.rules if rule.action == "keep"]
+        keeps = [rule for rule in plan.rules if rule.action == "keep" and rule.acts]
         self._keeps_in = {tier: tuple(rule for rule in keeps if rule.source is tier) for tier in Tier}
         self._windows = tuple(
             WindowedCounts(window, clock_s=clock_s, expected_keys=window_keys) for window in plan.windows_s
@@ -90,6 +90,10 @@ class Mover:
         if self._recent is not None and any(want.state.asks_for_rest for want in wants):
             ages_s = self._recent.ages_many(keys, now_s)
         for want in wants:
+            if want.state.is_trial:
+                at = want.state.rested(facts, ages_s, np.flatnonzero(want.state.rule.matches(facts) & free))
+                want.state.try_many(keys[at], now_s)
+                continue
             most = want.state.most_now(now_s, want.most)
             if not most:
                 continue

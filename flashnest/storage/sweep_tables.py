@@ -25,8 +25,8 @@ class TableSweep:
     def __init__(self, table: Table, mover: Mover, now_ns: int) -> None:
         self._table, self._mover, self._tier = table, mover, Tier(table.tier)
         states = mover.rules_from(self._tier, "promote", "demote", "evict")
-        self._marks = tuple(Watermark(s) for s in states if s.rule.when_fill is not None)
-        self._always = tuple(s for s in states if s.rule.when_fill is None)
+        self._marks = tuple(Watermark(s) for s in states if s.rule.when_fill is not None and not s.is_trial)
+        self._always = tuple(s for s in states if s.rule.when_fill is None or s.is_trial)
         self._order = {id(state): place for place, state in enumerate(states)}
         self._lowest = min((m.state.rule.when_fill or 0.0 for m in self._marks), default=2.0)
         self._pass = Pass(PASS_S, now_ns)
@@ -80,7 +80,8 @@ class TableSweep:
         """Let the rules have a slice; those without a watermark see it too, whatever brought it up."""
         keys, rows, self._hand = self._table.scan_slice(self._hand, SLICE_RECORDS)
         wants = [Want(mark.state, mark.of_slice(len(keys), need)) for mark, need in running]
-        wants += [Want(state, len(keys)) for state in self._always]
+        held, room = len(self._table), self._table.max_records
+        wants += [Want(state, len(keys)) for state in self._always if state.is_awake(held, room)]
         wants.sort(key=lambda want: self._order[id(want.state)])
         if len(keys):
             self._mover.apply(self._tier, keys, rows, wants)

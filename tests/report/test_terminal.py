@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from flashnest.report.figures import bytes_text, clock_text, count_text, number_text, share_text, short_count_text
-from flashnest.report.model import EnergyFigures, ReportInput, build_report
+from flashnest.report.model import EnergyFigures, MoveFigures, ReportInput, build_report
 from flashnest.report.terminal import print_report
 
 
@@ -113,3 +113,10 @@ def test_markup_in_names_is_printed_not_obeyed(given: ReportInput) -> None:
 )
 def test_number_reads_as_people_write_it(text: str, expected: str) -> None:
     assert text == expected
+
+
+def test_a_trial_shows_what_it_would_have_moved(given: ReportInput) -> None:
+    trial = MoveFigures(
+        "promote hits >= 3 from nvme to dram warn", "promote", 0, 0, 0, 0, 0, is_trial=True, would_have=41
+    )
+    assert "would 41" in _printed(replace(given, moves=(trial,)))

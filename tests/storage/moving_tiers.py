@@ -46,6 +46,7 @@ class Rule:
     min_residency_s: float = 0.0
     number: int = 1
     text: str = "a rule"
+    acts: bool = True
 
     def matches(self, facts: FactArrays) -> BoolArray:
         return self.condition(facts)
