@@ -2,8 +2,8 @@
 
 What is bounded. A question is answered by a table if one of its candidates lies in it, and that one has lain there
 since it was last inserted or looked up. Of a question's candidates the one that was last named most recently has to
-lie there for the shortest time, and each of the others would have to lie there that time too. So every question that was
-answered took one record's room over its *shortest* interval, and two intervals that overlap took the room of two
+lie there for the shortest time, and each of the others would have to lie there that time too. So every question that
+was answered took one record's room over its *shortest* interval, and two intervals that overlap took the room of two
 records. The optimum is the largest set of intervals of which no more than the table's records overlap: greedily, when
 one too many overlap, the one that ends last goes. That is Belady's MIN with bypass (IBM Systems Journal 1966), the
 greedy choice optimal for intervals (Carlisle and Lloyd 1995).

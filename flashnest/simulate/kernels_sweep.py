@@ -230,7 +230,7 @@ def _table_slice(desk: I64Array, tier: int, now_s: int, now_ms: int) -> bool:
         if not _marked(desk, rule):
             if _looks(desk, rule, tier):
                 _apply(desk, rule, tier, count, count, now_s)
-        elif brakes_of(desk, rule)[rule_at.ACTIVE]:
+        elif brakes_of(desk, rule)[rule_at.ACTIVE] and most_now(desk, rule, now_s, _ONE):
             need = _need(desk, rule, tier, now_s)
             _apply(desk, rule, tier, count, _of_slice(desk, rule, count, need), now_s)
             _saw(desk, rule, tier, count, now_s)
@@ -265,7 +265,7 @@ def _walk_slice(desk: I64Array, now_s: int, now_ms: int) -> None:
         if not _marked(desk, rule):
             if _looks(desk, rule, _NVME):
                 _apply(desk, rule, _NVME, count, count, now_s)
-        elif brakes[rule_at.ACTIVE]:
+        elif brakes[rule_at.ACTIVE] and most_now(desk, rule, now_s, _ONE):
             left = int(brakes[rule_at.LEFT])
             moved = _apply(desk, rule, _NVME, count, _of_slice(desk, rule, count, left), now_s)
             brakes[rule_at.LEFT] -= moved

@@ -69,9 +69,9 @@ class State(NamedTuple):
 
     lines int32 (m, 16); tokens, kind uint8, namespace, nbytes uint32 (m,); tiers int64 (3, 20); slots, free, ring
     int32: those of all tiers one after the other; counts int64 (22,); seen uint8 (windows, m, 4) and seen_at int32
-    (windows, m): hits by generation, and the last one; learnt uint8 and learnt_at int32: the same of inserts, for `after`;
-    windows_s int64; chains int64 (chains, 3), -1 where one ends; admissions int64 (chains, 2): times and seconds, 0 for
-    none; found, pending, batch int32: what waits for the sweep, for the next step, and a slice at work.
+    (windows, m): hits by generation, and the last one; learnt uint8 and learnt_at int32: the same of inserts, for
+    `after`; windows_s int64; chains int64 (chains, 3), -1 where one ends; admissions int64 (chains, 2): times and
+    seconds, 0 for none; found, pending, batch int32: what waits for the sweep, for the next step, and slices at work.
     """
 
     lines: I32Array
