@@ -59,7 +59,7 @@ def records_of_trace(trace: Trace, growth: float = 1.0) -> ExpectedRecords:
     """
     learns = np.flatnonzero(trace.op == INSERT)
     learnt = np.bincount(trace.record[learns], minlength=trace.records).clip(max=_MOST_LEARNT)
-    late = _first_at(trace, learns) >= len(trace) // 2
+    late = first_learnt(trace, learns) >= len(trace) // 2
     counts = np.ones(trace.records) + late * 2.0 * max(0.0, growth - 1.0)
     rows = np.zeros((trace.records, 3), np.uint64)
     rows[:, 0] = trace.namespace.astype(np.uint64) << np.uint64(32) | trace.nbytes
@@ -95,10 +95,9 @@ def records_in_shares(total: float, shares: Mapping[int, float], namespace: int,
 
 
 def tier_rooms(
-    capacities: Mapping[Tier, int], records: ExpectedRecords, policy: Policy, options: TierOptions
+    capacities: Mapping[Tier, int], policy: Policy, options: TierOptions, nbytes: int = record_bytes()
 ) -> dict[Tier, TierRoom]:
-    """Return what each tier holds of such records. Raises StoreFullError where a capacity holds none."""
-    nbytes = int(records.nbytes.max()) if len(records.nbytes) else record_bytes()
+    """Return what each tier holds of records of `nbytes`. Raises StoreFullError where a capacity holds none."""
     named = next((rule.using for rule in policy.moves.rules if rule.source is Tier.DRAM and rule.using), None)
     eviction = options.eviction or named or "s3fifo"
     rooms = rooms_of(capacities, record_bytes=nbytes, eviction=eviction, engine=options.engine)
@@ -152,6 +151,16 @@ def expected_writes(
     return ExpectedWrites(
         rate, by_rule, demoted, cost[options.engine], options.engine, other, cost[other], twice, demand.within_s
     )
+
+
+def bytes_a_change(records: int, rooms: Mapping[Tier, TierRoom], options: TierOptions) -> float:
+    """Return the bytes that NVMe's engine writes for a changed record among so many, in full batches; 0: no NVMe."""
+    room = rooms.get(Tier.NVME)
+    if room is None:
+        return 0.0
+    if options.engine == "slots":
+        return slots_bytes(1000, record_bytes(), room.capacity_bytes) / 1000
+    return _lmdb_bytes_a_record(2.0 * min(records, room.records), room, options.flush_records)
 
 
 def _first_tiers(policy: Policy, records: ExpectedRecords) -> I64Array:
@@ -229,10 +238,7 @@ def _lookups_of_trace(
     if not len(at):
         return None
     placed, rules = _placed_records(policy, trace)
-    found = at[_stored_before(trace, at, placed)]
-    first = np.ones(len(found), np.bool_)
-    first[1:] = trace.group[found][1:] != trace.group[found][:-1]
-    answer = found[first]
+    answer = answered(trace, first_learnt(trace, np.flatnonzero(trace.op == INSERT)), placed >= 0)
     cold = answer[placed[trace.record[answer]] == Tier.NVME]
     keys, answers, reads = (
         np.bincount(trace.step[part], minlength=trace.steps).astype(np.int32) for part in (at, answer, cold)
@@ -250,16 +256,21 @@ def _placed_records(policy: Policy, trace: Trace) -> tuple[I64Array, I64Array]:
     return firsts[codes], codes
 
 
-def _stored_before(trace: Trace, lookups: I64Array, placed: I64Array) -> BoolArray:
-    """Return which lookups come after their record was learnt."""
-    begun = _first_at(trace, np.flatnonzero(trace.op == INSERT))
-    records = trace.record[lookups]
-    before: BoolArray = (begun[records] < lookups) & (placed[records] >= 0)
-    return before
-
-
-def _first_at(trace: Trace, learns: I64Array) -> I64Array:
+def first_learnt(trace: Trace, learns: I64Array) -> I64Array:
     """Return the access at which each record is first learnt, int64 (m,); after the last one where it never is."""
     first = np.full(trace.records, len(trace), np.int64)
     np.minimum.at(first, trace.record[learns], learns)
     return first
+
+
+def answered(trace: Trace, begun: I64Array, stored: BoolArray) -> I64Array:
+    """Return the lookups that answer a question, int64: its longest candidate that was learnt before and is `stored`.
+
+    begun int64 (m,) as of `first_learnt`, stored bool (m,).
+    """
+    lookups = np.flatnonzero(trace.op == LOOKUP)
+    records = trace.record[lookups]
+    found = lookups[(begun[records] < lookups) & stored[records]]
+    first = np.ones(len(found), np.bool_)
+    first[1:] = trace.group[found][1:] != trace.group[found][:-1]
+    return found[first]

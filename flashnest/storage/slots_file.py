@@ -29,6 +29,7 @@ from flashnest.storage.segments import sync_directory
 from flashnest.storage.slots_page import LAYOUT_VERSION
 from flashnest.storage.store_directory import LockedDirectory
 
+SLOTS_DATA: Final = "slots.dat"
 _LMDB_DATA: Final = "data.mdb"
 _SEAL = struct.Struct("=QI")
 
@@ -58,7 +59,7 @@ class SlotsDirectory(LockedDirectory):
     @property
     def data(self) -> Path:
         """The file of buckets."""
-        return self.path / "slots.dat"
+        return self.path / SLOTS_DATA
 
     @property
     def segments(self) -> Path:
@@ -82,6 +83,18 @@ class SlotsDirectory(LockedDirectory):
         if self.data.stat().st_size != (buckets + 1) * PAGE_BYTES:
             raise self._damaged(f"it has {self.data.stat().st_size} bytes instead of {(buckets + 1) * PAGE_BYTES}")
         return Superblock(owner, words, capacity_bytes, buckets, int(str(held["store_id"])))
+
+    def superblock(self) -> Superblock:
+        """Return what the file was made for, whatever that is. Raises StoreCorruptError where it is damaged."""
+        held = self._read_superblock()
+        words, capacity, buckets, store_id = (
+            int(held.get(name, 0)) for name in ("words", "capacity_bytes", "buckets", "store_id")
+        )
+        facts = Superblock(str(held.get("owner", "")), words, capacity, buckets, store_id)
+        for name in ("format", "byteorder"):
+            if held.get(name) != getattr(facts, name):
+                raise self.foreign(f"its {name} is {held.get(name)!r}, this release reads {getattr(facts, name)!r}")
+        return facts
 
     def _create(self, facts: Superblock) -> None:
         """Make the file under another name first, so that a half-made one is never opened."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flashnest.errors import StoreError
 
-_LOCK = "flashnest.lock"
+LOCK = "flashnest.lock"
 _open_paths: dict[str, int] = {}
 
 
@@ -27,7 +27,7 @@ class LockedDirectory:
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._real = str(path.resolve())
-            self._lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StoreError(
                 f"cannot use {path} as a store", why=str(error), fix="name a directory that this user may write"

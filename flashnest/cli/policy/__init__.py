@@ -11,6 +11,7 @@ from flashnest.cli.policy.bench import bench
 from flashnest.cli.policy.check import check
 from flashnest.cli.policy.diff import diff
 from flashnest.cli.policy.fmt import fmt
+from flashnest.cli.policy.plan import plan
 from flashnest.cli.policy.simulate import simulate
 from flashnest.cli.policy.test import test
 from flashnest.cli.policy.tune import tune
@@ -20,6 +21,7 @@ app.command()(bench)
 app.command()(check)
 app.command()(diff)
 app.command()(fmt)
+app.command()(plan)
 app.command()(simulate)
 app.command()(test)
 app.command()(tune)

@@ -77,10 +77,12 @@ class Budget:
         from flashnest.policy.budget_goals import check_latency, check_writes
         from flashnest.policy.budgets import check_capacity
         from flashnest.policy.platform_facts import tier_capacities
+        from flashnest.record import record_bytes
         from flashnest.simulate.expected import expected_lookups, expected_writes, tier_rooms
 
         demand, options = self._demand, tier_options(file)
-        rooms = tier_rooms(tier_capacities(file, self.platform), demand.records, policy, options)
+        nbytes = int(max(demand.records.nbytes, default=0)) or record_bytes()
+        rooms = tier_rooms(tier_capacities(file, self.platform), policy, options, nbytes)
         found = check_capacity(policy, demand.records, rooms, self.platform)
         lookups = expected_lookups(policy, demand, self.platform, options)
         source = demand.records.source
