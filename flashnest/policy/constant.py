@@ -24,18 +24,26 @@ from flashnest.record import BoolArray
 _MAX_WORK: Final = 4_000_000
 """Comparisons squared times cells: 1 ns for each, so 4 ms a condition at most. Larger ones are made by programs."""
 
+_MAX_RULES: Final = 300
+"""0.5 ms a rule and more. Policies with more rules are made by programs."""
+
+_MAX_RULE_CELLS: Final = 20_000_000
+"""Rules times cells, as in `redundant`."""
+
 Path = tuple[int, ...]
 """The way from a condition to a part of it: which part at each level."""
 
 
 def check_constant(checked: Checked, cells: Cells) -> tuple[tuple[Diagnostic, ...], tuple[Meaning, ...]]:
     """Return a warning for each part of a condition that decides nothing, and the `place` conditions without them."""
+    if len(cells.rules) > _MAX_RULES:
+        return (), tuple(rule.meaning for rule in cells.rules)
     left: list[Meaning] = []
     found = [one for node, meaning in checked.classes for one in _Parts(checked, node.condition, meaning).findings()]
     for i, rule in enumerate(cells.rules):
         parts = _Parts(checked, rule.place.condition, rule.meaning)
         found += parts.findings()
-        if i and len(list(ranges(rule.meaning))) ** 2 * cells.first.size <= _MAX_WORK:
+        if i and len(list(ranges(rule.meaning))) * len(cells.rules) * cells.first.size <= _MAX_RULE_CELLS:
             found += parts.taken_above(cells, i)
         left.append(parts.whole)
     for move in checked.moves.rules:

@@ -1,17 +1,4 @@
-"""What a check says about a policy: code, place, labels, advice. `render` turns it into text; nothing here prints.
-
-T001 syntax                 T101 gap: records that no rule places
-T003 too large to check     T102 rule that can never match or act
-T103 overlap with different targets (warning)          T104 rule that changes nothing (warning)
-T105 comparison that is always true or always false (warning)
-T301 ping-pong (warning)    T302 watermarks that cannot work
-T303 watermarks too close (warning)                    T304 round trip over three tiers (warning)
-T305 promote without a limit (warning)                 T306 move of every record, always (warning)
-T307 move from a tier that nothing fills (warning)
-T401 unit or type mismatch  T402 unknown name          T403 unknown unit
-T404 number out of range    T405 tier not opened       T406 tiers that contradict each other
-T407 name or label twice, taken or defined by itself   T408 namespaces that share an id
-T409 param or class never used (warning)               T410 clauses that contradict each other
+"""What a check says about a policy: code, place, labels, advice. `render` turns it into text, `codes` lists the codes.
 """
 
 from __future__ import annotations

@@ -25,6 +25,9 @@ from flashnest.record import I64Array
 _MAX_RULE_CELLS: Final = 20_000_000
 """Rules times cells: 5 ns for each, so 0.1 s at most. Larger policies are made by programs."""
 
+_MAX_ALIKE: Final = 16
+"""Moves that do the same are compared two at a time, 0.5 ms each."""
+
 
 def check_redundant(checked: Checked, cells: Cells) -> tuple[Diagnostic, ...]:
     """Return a warning for each rule without a label that changes nothing."""
@@ -71,8 +74,9 @@ def _second(cells: Cells) -> I64Array:
 def _moves(checked: Checked) -> Iterator[Diagnostic]:
     rules = [rule for rule in checked.moves.rules if rule.acts]
     for rule in rules:
-        if rule.name is None and not _limited(rule):
-            other = next((one for one in rules if one is not rule and _covers(one, rule, rules)), None)
+        alike = [one for one in rules if one is not rule and _deed(one) == _deed(rule)]
+        if rule.name is None and not _limited(rule) and len(alike) < _MAX_ALIKE:
+            other = next((one for one in alike if _covers(one, rule, rules)), None)
             if other is not None:
                 yield _changes_nothing(checked, rule, [other], _example(checked, rule))
 
@@ -83,8 +87,8 @@ def _limited(rule: MoveRule) -> bool:
 
 
 def _covers(other: MoveRule, rule: MoveRule, rules: Sequence[MoveRule]) -> bool:
-    """Whether another rule does with all records of a rule what it does, also when the rule is gone."""
-    if _deed(other) != _deed(rule) or not _inside(rule.meaning, other.meaning):
+    """Whether a rule that does the same has all records of a rule, also when the rule is gone."""
+    if not _inside(rule.meaning, other.meaning):
         return False
     if other.number < rule.number:
         return True
