@@ -12,10 +12,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from flashnest.simulate.engine import TierOptions, simulate
+    from flashnest.simulate.engine import simulate
     from flashnest.simulate.load import load_trace
     from flashnest.simulate.result import Quantiles, Series, Simulation
     from flashnest.simulate.texts import generated_trace, text_trace
+    from flashnest.simulate.tier_options import TierOptions
     from flashnest.simulate.trace import INSERT, LOOKUP, Trace
 
 _HOME = {
@@ -24,7 +25,7 @@ _HOME = {
     "Quantiles": "result",
     "Series": "result",
     "Simulation": "result",
-    "TierOptions": "engine",
+    "TierOptions": "tier_options",
     "Trace": "trace",
     "generated_trace": "texts",
     "load_trace": "load",

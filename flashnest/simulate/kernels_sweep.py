@@ -5,7 +5,6 @@ As `storage.sweep*`, with its slices and its pace, but without a clock: a sweep 
 
 from __future__ import annotations
 
-import math
 from typing import Final, cast
 
 import numpy as np
@@ -19,19 +18,27 @@ from flashnest.simulate.desk import (
     brakes_of,
     counts_of,
     found_of,
-    limits_of,
     line_of,
     rules_in,
-    slots_of,
     sums_of,
     tier_of,
     word_of,
+)
+from flashnest.simulate.kernels_marks import (
+    advance,
+    fill_batch,
+    is_marked,
+    looks,
+    need_of,
+    of_slice,
+    pass_is_due,
+    rest,
+    saw,
 )
 from flashnest.simulate.kernels_rules import choose, kept, matches, most_now, move, note, rested
 from flashnest.simulate.kernels_tiers import spare, victim
 from flashnest.storage.sweep_cold import PASS_S as WALK_PASS_S
 from flashnest.storage.sweep_cold import WALK_RECORDS
-from flashnest.storage.sweep_pace import MARGIN, REST_S
 from flashnest.storage.sweep_tables import PASS_S, SLICE_RECORDS, VICTIMS
 
 ROUNDS: Final = 8
@@ -94,115 +101,18 @@ def _apply(desk: I64Array, rule: int, tier: int, count: int, most: int, now_s: i
 
 
 @kernel
-def _need(desk: I64Array, rule: int, tier: int, now_s: int) -> int:
-    """Return how many records have to leave a tier by a rule with watermarks; 0 while it does not run."""
-    records, room = tier_of(desk, tier)[at.COUNT], tier_of(desk, tier)[at.ROOM]
-    brakes, when = brakes_of(desk, rule), limits_of(desk, rule)[rule_at.WHEN]
-    if not brakes[rule_at.ACTIVE] and (records <= when * room or now_s < brakes[rule_at.RESTS_UNTIL_S]):
-        return 0
-    need = records - max(0, math.ceil(limits_of(desk, rule)[rule_at.UNTIL] * room) - 1)
-    if need <= 0:
-        brakes[rule_at.ACTIVE] = 0.0
-        return 0
-    if not brakes[rule_at.ACTIVE]:
-        brakes[rule_at.ACTIVE], brakes[rule_at.LEFT] = 1.0, need
-        _begin(desk, rule, need, records)
-    return int(need)
-
-
-@inline_kernel
-def _begin(desk: I64Array, rule: int, need: int, records: int) -> None:
-    brakes = brakes_of(desk, rule)
-    brakes[rule_at.SHARE] = min(1.0, MARGIN * need / max(1, records))
-    brakes[rule_at.MOVED_BEFORE], brakes[rule_at.PASS_NEED] = sums_of(desk, rule)[rule_at.MOVED], need
-    brakes[rule_at.SEEN] = 0.0
-
-
-@inline_kernel
-def _rest(desk: I64Array, rule: int, now_s: int) -> None:
-    brakes_of(desk, rule)[rule_at.ACTIVE], brakes_of(desk, rule)[rule_at.RESTS_UNTIL_S] = 0.0, now_s + REST_S
-
-
-@kernel
-def _saw(desk: I64Array, rule: int, tier: int, records: int, now_s: int) -> None:
-    """Count records that a rule has seen: after as many as the table holds it has had its pass."""
-    brakes = brakes_of(desk, rule)
-    brakes[rule_at.SEEN] += records
-    if brakes[rule_at.SEEN] < tier_of(desk, tier)[at.COUNT]:
-        return
-    need = _need(desk, rule, tier, now_s)
-    if not need:
-        return
-    moved = sums_of(desk, rule)[rule_at.MOVED] - brakes[rule_at.MOVED_BEFORE]
-    if 100 * moved < brakes[rule_at.PASS_NEED]:
-        _rest(desk, rule, now_s)
-    else:
-        _begin(desk, rule, need, tier_of(desk, tier)[at.COUNT])
-
-
-@inline_kernel
-def _marked(desk: I64Array, rule: int) -> bool:
-    """Whether a rule has watermarks and acts."""
-    return bool(limits_of(desk, rule)[rule_at.WHEN] >= 0.0 and word_of(desk, rule)[rule_at.TRIAL] < 0)
-
-
-@inline_kernel
-def _looks(desk: I64Array, rule: int, tier: int) -> bool:
-    """Whether a rule without watermarks, or a trial above its own, looks at every record."""
-    when = limits_of(desk, rule)[rule_at.WHEN]
-    if when < 0.0:
-        return True
-    return bool(
-        word_of(desk, rule)[rule_at.TRIAL] >= 0 and tier_of(desk, tier)[at.COUNT] > when * tier_of(desk, tier)[at.ROOM]
-    )
-
-
-@kernel
-def _pass_is_due(desk: I64Array, tier: int, pass_ms: float, now_ms: int) -> bool:
-    mine = tier_of(desk, tier)
-    if mine[at.COUNT] == 0:
-        return False
-    mine[at.PASS_MOST] = max(mine[at.PASS_MOST], mine[at.COUNT])
-    return bool(mine[at.PASS_SEEN] * pass_ms <= (now_ms - mine[at.PASS_MS]) * mine[at.PASS_MOST])
-
-
-@kernel
-def _fill_batch(desk: I64Array, tier: int, most: int) -> int:
-    """Gather the next records of a tier from its hand on; returns how many. A hand of 0 afterwards: the end was met."""
-    mine, count = tier_of(desk, tier), _NONE
-    base, hand = mine[at.BASE], mine[at.SCAN]
-    while hand < mine[at.SLOTS] and count < most:
-        record = slots_of(desk)[base + hand]
-        hand += 1
-        if record >= 0:
-            batch_of(desk)[count] = record
-            count += 1
-    mine[at.SCAN] = 0 if hand >= mine[at.SLOTS] else hand
-    return count
-
-
-@kernel
-def _advance(desk: I64Array, tier: int, records: int, pass_ms: float, now_ms: int) -> None:
-    mine = tier_of(desk, tier)
-    mine[at.PASS_SEEN] += max(1, records)
-    if mine[at.SCAN] == 0:
-        mine[at.PASS_MS] = max(mine[at.PASS_MS] + int(pass_ms), now_ms)
-        mine[at.PASS_SEEN] = mine[at.PASS_MOST] = 0
-
-
-@kernel
 def _take_victims(desk: I64Array, rule: int, tier: int, need: int, now_s: int) -> None:
     """Let a rule take what the table's own eviction would take next; what stays counts as just used."""
     wanted = min(need, VICTIMS)
     for _ in range(wanted):
         record = victim(desk, tier)
         if record < 0:
-            _saw(desk, rule, tier, tier_of(desk, tier)[at.COUNT] // 2 + 1, now_s)
+            saw(desk, rule, tier, tier_of(desk, tier)[at.COUNT] // 2 + 1, now_s)
             return
         batch_of(desk)[0] = record
         if not _apply(desk, rule, tier, _ONE, _ONE, now_s):
             spare(desk, tier, record)
-        _saw(desk, rule, tier, _ONE, now_s)
+        saw(desk, rule, tier, _ONE, now_s)
 
 
 @kernel
@@ -212,35 +122,30 @@ def _table_slice(desk: I64Array, tier: int, now_s: int, now_ms: int) -> bool:
     for rule in range(rules_in(desk)):
         if not _is_from(desk, rule, tier):
             continue
-        if _marked(desk, rule):
-            need = _need(desk, rule, tier, now_s)
+        if is_marked(desk, rule):
+            need = need_of(desk, rule, tier, now_s)
             if need and most_now(desk, rule, now_s, _ONE):
                 if word_of(desk, rule)[rule_at.USES] != rule_at.NO_USING:
                     _take_victims(desk, rule, tier, need, now_s)
                     return True
                 running = True
         else:
-            always |= _looks(desk, rule, tier)
-    if not running and not (always and _pass_is_due(desk, tier, PASS_S * 1000, now_ms)):
+            always |= looks(desk, rule, tier)
+    if not running and not (always and pass_is_due(desk, tier, PASS_S * 1000, now_ms)):
         return False
-    count = _fill_batch(desk, tier, int(SLICE_RECORDS))
+    count = fill_batch(desk, tier, int(SLICE_RECORDS))
     for rule in range(rules_in(desk)):
         if not _is_from(desk, rule, tier):
             continue
-        if not _marked(desk, rule):
-            if _looks(desk, rule, tier):
+        if not is_marked(desk, rule):
+            if looks(desk, rule, tier):
                 _apply(desk, rule, tier, count, count, now_s)
         elif brakes_of(desk, rule)[rule_at.ACTIVE] and most_now(desk, rule, now_s, _ONE):
-            need = _need(desk, rule, tier, now_s)
-            _apply(desk, rule, tier, count, _of_slice(desk, rule, count, need), now_s)
-            _saw(desk, rule, tier, count, now_s)
-    _advance(desk, tier, count, PASS_S * 1000, now_ms)
+            need = need_of(desk, rule, tier, now_s)
+            _apply(desk, rule, tier, count, of_slice(desk, rule, count, need), now_s)
+            saw(desk, rule, tier, count, now_s)
+    advance(desk, tier, count, PASS_S * 1000, now_ms)
     return True
-
-
-@inline_kernel
-def _of_slice(desk: I64Array, rule: int, records: int, need: int) -> int:
-    return int(min(need, math.ceil(brakes_of(desk, rule)[rule_at.SHARE] * records)))
 
 
 @kernel
@@ -250,29 +155,29 @@ def _walk_slice(desk: I64Array, now_s: int, now_ms: int) -> None:
     for rule in range(rules_in(desk)):
         if not _is_from(desk, rule, _NVME):
             continue
-        if _marked(desk, rule):
-            running |= _need(desk, rule, _NVME, now_s) > 0 and most_now(desk, rule, now_s, _ONE) > 0
+        if is_marked(desk, rule):
+            running |= need_of(desk, rule, _NVME, now_s) > 0 and most_now(desk, rule, now_s, _ONE) > 0
         else:
-            always |= _looks(desk, rule, _NVME)
-    if not running and not (always and _pass_is_due(desk, _NVME, WALK_PASS_S * 1000, now_ms)):
+            always |= looks(desk, rule, _NVME)
+    if not running and not (always and pass_is_due(desk, _NVME, WALK_PASS_S * 1000, now_ms)):
         return
-    count = _fill_batch(desk, _NVME, int(WALK_RECORDS))
+    count = fill_batch(desk, _NVME, int(WALK_RECORDS))
     records = tier_of(desk, _NVME)[at.COUNT]
     for rule in range(rules_in(desk)):
         if not _is_from(desk, rule, _NVME):
             continue
         brakes = brakes_of(desk, rule)
-        if not _marked(desk, rule):
-            if _looks(desk, rule, _NVME):
+        if not is_marked(desk, rule):
+            if looks(desk, rule, _NVME):
                 _apply(desk, rule, _NVME, count, count, now_s)
         elif brakes[rule_at.ACTIVE] and most_now(desk, rule, now_s, _ONE):
             left = int(brakes[rule_at.LEFT])
-            moved = _apply(desk, rule, _NVME, count, _of_slice(desk, rule, count, left), now_s)
+            moved = _apply(desk, rule, _NVME, count, of_slice(desk, rule, count, left), now_s)
             brakes[rule_at.LEFT] -= moved
             brakes[rule_at.SEEN] += count
             if brakes[rule_at.LEFT] <= 0 or brakes[rule_at.SEEN] > 2 * records:
-                _rest(desk, rule, now_s)
-    _advance(desk, _NVME, count, WALK_PASS_S * 1000, now_ms)
+                rest(desk, rule, now_s)
+    advance(desk, _NVME, count, WALK_PASS_S * 1000, now_ms)
 
 
 @kernel
