@@ -35,7 +35,7 @@ from flashnest.telemetry.access_trace import (
 )
 
 BLOCK_KEYS: Final = 1 << 16
-"""Keys asked, and keys taught, that a buffer holds: 2.2 MB each, two of them."""
+"""Keys asked, and keys taught, that a buffer holds, and steps and calls: 3.0 MB each, two of them."""
 BLOCK_S: Final = 5.0
 """A buffer is written after this time at the latest: what a killed run loses."""
 _log = logging.getLogger("flashnest.telemetry")
@@ -221,6 +221,8 @@ class _Buffer:
     def __init__(self, keys: int) -> None:
         self.most_keys = keys
         self._columns: list[npt.NDArray[Any]] = [np.zeros(n, dtype) for dtype, n in column_types(*[keys] * 5)]
+        for column in self._columns:
+            column.view(np.uint8).fill(1)  # the machine hands the memory out now, not in a step
         self.head = np.zeros((), BLOCK_HEAD)
         self._first_step = 0
         self._filled = [0, 0, 0, 0, 0]  # steps, batches, asked, questions, taught
