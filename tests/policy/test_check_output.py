@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import typer.testing
+from pages import played, steps
 
 import flashnest.policy
 from flashnest.cli.policy import app
@@ -168,3 +169,10 @@ def test_every_code_of_the_docs_is_registered_with_its_severity():
     assert {code: CODES[code].severity.value == "warning" for code, _ in rows} == {
         code: bool(warned) for code, warned in rows
     }
+
+
+def test_the_page_prints_what_it_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    for command, said in steps("check.md"):
+        assert played(command, said) == said, command

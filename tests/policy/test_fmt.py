@@ -11,6 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from moving import texts as moving_texts
+from pages import played, steps
 from policies import policies
 
 import flashnest.policy.layout as layout_module
@@ -338,3 +339,10 @@ def test_shipped_options_are_not_rewritten_by_name(monkeypatch):
 
     assert result.exit_code == 2
     assert "fmt does not rewrite it by name" in result.stderr
+
+
+def test_the_page_prints_what_it_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    for command, said in steps("fmt.md"):
+        assert played(command, said) == said, command

@@ -8,6 +8,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 import typer.testing
+from pages import played, steps
 
 from flashnest.cli.policy import app
 from flashnest.policy import compile_policy
@@ -98,3 +99,12 @@ def test_random_facts_are_the_same_for_the_same_seed():
 
     assert first.nbytes.tolist() == again.nbytes.tolist()
     assert first.window_hits[0].tolist() == again.window_hits[0].tolist()
+
+
+def test_the_page_prints_what_it_says_but_for_the_times():
+    def shape(text: str) -> list[list[str]]:
+        return [[word for word in line.split() if not word[0].isdigit()][1:] for line in text.splitlines()]
+
+    ((command, said),) = steps("bench.md")
+
+    assert shape(played(command, said)) == shape(said)
