@@ -26,6 +26,8 @@ _TELLING: Final = 0.05
 """Lengths with less than this share of a tier's hits are left out where a message names lengths."""
 _REJECTED: Final = 0.01
 _WONDERS: Final = 0.9
+_FEW_RECORDS: Final = 1000
+"""Too few to speak of one-hit wonders."""
 _QUEUE_READS: Final = 4096
 """Cold reads under way at most by default (`storage.cold_options`)."""
 
@@ -165,7 +167,7 @@ def _records(policy: Policy, figures: Figures) -> Iterator[str]:
             "with room"
         )
     gated = any(admission is not None for admission in policy.placement.admissions)
-    if figures.stored_records and figures.one_hit_wonders >= _WONDERS and not gated:
+    if figures.stored_records >= _FEW_RECORDS and figures.one_hit_wonders >= _WONDERS and not gated:
         yield (
             f"{_percent(figures.one_hit_wonders)} of the records stored were never found: `after 2 hits in TIME` "
             "keeps such records out"
