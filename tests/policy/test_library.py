@@ -17,6 +17,9 @@ import flashnest
 
 ROOT = Path(flashnest.__file__).parents[1]
 PAGE = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
+SIMULATE = "## Simulate\n"
+"""From here on the page needs numba."""
+
 NEEDED = ("lark", "numpy", "numpy.libs", "yaml", "_yaml", "xxhash")
 """What the policy language needs, as folders of site-packages; nothing of it depends on more."""
 
@@ -35,15 +38,19 @@ for heavy in ("torch", "numba", "pytest", "rich", "typer"):
 """
 
 
-def page_blocks() -> list[tuple[str, str]]:
-    """Return each python block of the page with the text that it says to print, "" for nothing."""
-    found = re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", PAGE, re.DOTALL)
-    assert len(found) >= 5
-    return found
+def blocks_of(text: str) -> list[tuple[str, str]]:
+    """Return each python block with the text that the page says it prints, "" for nothing."""
+    return re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", text, re.DOTALL)
 
 
-def page_script() -> str:
-    return "".join(code for code, _ in page_blocks())
+def run_page(python: Path, text: str, folder: Path) -> None:
+    """Run the blocks of a page in another Python and compare what they print."""
+    code, said = ("".join(parts) for parts in zip(*blocks_of(text), strict=True))
+
+    done = subprocess.run([python, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+
+    assert done.stderr == ""
+    assert done.stdout == said
 
 
 def bare_python(folder: Path, packages: tuple[str, ...]) -> Path:
@@ -64,7 +71,7 @@ def bare_python(folder: Path, packages: tuple[str, ...]) -> Path:
 def test_the_page_runs_and_prints_what_it_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    for code, said in page_blocks():
+    for code, said in blocks_of(PAGE.split(SIMULATE)[0]):
         out = StringIO()
         with redirect_stdout(out):
             exec(code, names)
@@ -77,14 +84,13 @@ def python_without_torch(tmp_path_factory) -> Path:
 
 
 def test_the_page_runs_where_only_four_packages_are_installed(python_without_torch, tmp_path):
-    wanted = "".join(said for _, said in page_blocks())
+    assert SIMULATE in PAGE
 
-    done = subprocess.run(
-        [python_without_torch, "-c", page_script()], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    run_page(python_without_torch, PAGE.split(SIMULATE)[0], tmp_path)
 
-    assert done.stderr == ""
-    assert done.stdout == wanted
+
+def test_the_page_simulates_where_numba_is_installed_and_torch_is_not(tmp_path):
+    run_page(bare_python(tmp_path, (*NEEDED, "numba", "llvmlite")), PAGE, tmp_path)
 
 
 def test_every_module_of_the_policy_language_loads_there(python_without_torch, tmp_path):
