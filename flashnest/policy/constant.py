@@ -7,7 +7,9 @@ above leave anyway (`tokens < 32` below `tokens >= 32`) is no finding: people sa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from flashnest.policy.boxes import boxes, sample
@@ -52,6 +54,18 @@ def check_constant(checked: Checked, cells: Cells) -> tuple[tuple[Diagnostic, ..
     return tuple(found), tuple(left)
 
 
+@dataclass(frozen=True, slots=True)
+class _Space:
+    """The cells of one condition, and what holds of every record."""
+
+    grid: Grid
+    laws: tuple[Meaning, ...]
+
+    def mask(self, meaning: Meaning) -> BoolArray:
+        """Return the cells that a condition takes and a record can be in."""
+        return self.grid.mask(AllOf((meaning, *self.laws)))
+
+
 class _Parts:
     """The parts of one condition. A part that is found constant is replaced, so that of two equal ones one stays."""
 
@@ -65,11 +79,10 @@ class _Parts:
     def findings(self) -> list[Diagnostic]:
         """Return a warning for each part that decides nothing, whatever stands above the rule."""
         grid = None if isinstance(self._condition, Otherwise) else grid_of([self.whole])
-        if grid is None or len(list(ranges(self.whole))) ** 2 * grid_size(grid) > _MAX_WORK:
+        if grid is None or len(list(ranges(self.whole))) ** 2 * math.prod(grid.shape) > _MAX_WORK:
             return []
-        self._grid, self._laws = grid, laws([self.whole])
-        self._base = self._mask(self.whole)
-        return list(self._constants(self._condition, ()))[::-1]
+        space = _Space(grid, laws([self.whole]))
+        return list(self._constants(space, space.mask(self.whole), self._condition, ()))[::-1]
 
     def taken_above(self, cells: Cells, index: int) -> Iterator[Diagnostic]:
         """Yield a warning for each part of an `or` whose records the rules above take."""
@@ -87,37 +100,27 @@ class _Parts:
         self._gone.append(path)
         self.whole = left
 
-    def _mask(self, meaning: Meaning) -> BoolArray:
-        return self._grid.mask(AllOf((meaning, *self._laws)))
-
-    def _constants(self, node: Condition, path: Path) -> Iterator[Diagnostic]:
+    def _constants(self, space: _Space, base: BoolArray, node: Condition, path: Path) -> Iterator[Diagnostic]:
+        """Yield the findings at a part and inside it, the last first; `base` is what the whole condition takes."""
         for value in (ALWAYS, NEVER):
             left = replaced(self.whole, path, value)
-            if (self._mask(left) == self._base).all():
-                own = self._mask(_part(self.whole, path))
+            if (space.mask(left) == base).all():
+                own = space.mask(_part(self.whole, path))
                 self._drop(path, left)
-                yield self._constant(node, path, own, always=value is ALWAYS)
+                message, mark, help_text = _constant_words(node, path, own, space, always=value is ALWAYS)
+                example = self._example(space, base & own if (base & own).any() else base)
+                yield self._warning(message, Label(node.span, mark), (), (*example, Note("help", help_text)))
                 return
-        parts = list(enumerate(_children(node)))
-        for index, part in reversed(parts):
-            yield from self._constants(part, (*path, index))
+        for index, part in reversed(list(enumerate(_children(node)))):
+            yield from self._constants(space, base, part, (*path, index))
 
-    def _constant(self, node: Condition, path: Path, own: BoolArray, *, always: bool) -> Diagnostic:
-        text = format_condition(node)
-        help_text = "leave it out"
-        if not own.any() and not always:
-            message, mark = f"`{text}` is never true", "no record"
-        elif always and (own == self._mask(ALWAYS)).all():
-            message, mark = f"`{text}` is always true", "every record"
-            help_text = "leave it out" if path else "write `otherwise` for every record, or narrow it"
-        elif always:
-            message, mark = f"`{text}` is always true where the rest of its condition holds", "decides nothing"
-        else:
-            message, mark = f"`{text}` adds nothing: the rest of its condition takes its records too", "decides nothing"
-        shown = self._base & own if (self._base & own).any() else self._base
-        example = record_text(sample(next(boxes(shown)), self._grid, self._checked.namespaces), named(self._grid))
-        notes = (Note("example", f"record: {example}"), Note("help", help_text))
-        return self._warning(message, Label(node.span, mark), (), notes)
+    def _example(self, space: _Space, mask: BoolArray) -> tuple[Note, ...]:
+        """Return a record of some cells as a note, nothing where they are none."""
+        box = next(boxes(mask), None)
+        if box is None:
+            return ()
+        record = record_text(sample(box, space.grid, self._checked.namespaces), named(space.grid))
+        return (Note("example", f"record: {record}"),)
 
     def _dead(self, node: Condition, above: list[Rule]) -> Diagnostic:
         names = " and ".join(rule.called for rule in above)
@@ -131,12 +134,20 @@ class _Parts:
         return Diagnostic("T105", message, source, primary, labels, notes, severity=Severity.WARNING)
 
 
-def grid_size(grid: Grid) -> int:
-    """Return how many cells a grid has."""
-    size = 1
-    for groups in grid.shape:
-        size *= groups
-    return size
+def _constant_words(
+    node: Condition, path: Path, own: BoolArray, space: _Space, *, always: bool
+) -> tuple[str, str, str]:
+    """Return message, mark and help for a part that takes the cells `own` and may be `true` (`always`) or `false`."""
+    text = format_condition(node)
+    if always and (own == space.mask(ALWAYS)).all():
+        help_text = "leave it out" if path else "write `otherwise` for every record, or narrow it"
+        return f"`{text}` is always true", "every record", help_text
+    if always:
+        return f"`{text}` is always true where the rest of its condition holds", "decides nothing", "leave it out"
+    if own.any():
+        message = f"`{text}` adds nothing: the rest of its condition takes its records too"
+        return message, "decides nothing", "leave it out"
+    return f"`{text}` is never true", "no record", "leave it out, or correct it"
 
 
 def _children(node: Condition) -> tuple[Condition, ...]:

@@ -10,7 +10,10 @@ from flashnest.record import Kind
 NAMESPACES = ("acme", "globex", "default")
 OPERATORS = ("=", "==", "!=", "<", "<=", ">", ">=", "\u2264", "\u2265", "\u2260")
 CHAINS = ("dram", "nvme", "DRAM else NVMe", "vram else dram", "reject", "nvme else reject")
-PARAMS = "param long = 32 tokens\nparam block = 4KiB\nparam tenant = 'acme'\n"
+PARAMS = (
+    "param long = 32 tokens\nparam block = 4KiB\nparam tenant = 'acme'\n"
+    "class lengthy = tokens >= long or kind = chunk and bytes > block\n"
+)
 
 tokens = st.sampled_from((1, 2, 8, 9, 31, 32, 254, 255))
 sizes = st.sampled_from((1, 104, 4095, 4096, 4097, 2**32 - 1))
@@ -31,6 +34,7 @@ atoms = st.one_of(
     st.builds("bytes {} {}".format, st.sampled_from(OPERATORS), written_sizes),
     st.builds("kind {} {}".format, st.sampled_from(("=", "!=")), st.sampled_from(("ngram", "chunk"))),
     st.builds("namespace {} {}".format, st.sampled_from(("=", "!=")), written_names),
+    st.just("lengthy"),
 )
 conditions = st.recursive(
     atoms,

@@ -158,8 +158,9 @@ WORDS = ("place", "param", "in", "on", "dram", "nvme", "tokens", "kind", ">=", "
 MOVES = (
     *("class", "keep", "promote", "demote", "evict", "from", "to", "when", "until", "by", "using", "at most", "after"),
     *("cooldown", "min residency", "fill", "hits", "idle", "popular", "90%", "80%", "60s", "2000 rec/s", "asc", "desc"),
+    *("flush", "every", "require", "warn", "enforce", "lookup p99", "nvme life", '"long ones":', "otherwise", "5y"),
 )
-SIGNS = ("(", ")", ",", "\n", "and", "or", "not", "=", '"', "#")
+SIGNS = ("(", ")", ",", "\n", "and", "or", "not", "=", '"', "#", ":")
 
 
 broken = st.builds(

@@ -10,6 +10,7 @@ import pytest
 
 from flashnest.policy import PolicyCheckError, RecordFacts, compile_policy
 from flashnest.policy.cells import MAX_CELLS
+from flashnest.policy.goals import Flush, Level, Requirement
 from flashnest.record import Admission, FactArrays, Kind, Tier, namespace_id
 from flashnest.units import Dimension, Quantity
 
@@ -183,6 +184,70 @@ def test_moves_match_empty_and_whole_batches():
         small, wide = np.ones(n, np.uint8), np.ones(n, np.uint32)
         facts = FactArrays(small, small, wide, wide, wide, wide, wide, wide, small, (wide, wide))
         assert [rule.matches(facts).tolist() for rule in rules] == [[False] * n, [False] * n, [True] * n, [True] * n]
+
+
+GOALS = """\
+place "long ones": tokens >= 32 in dram
+place tokens >= 16 in vram warn
+place otherwise in dram else nvme
+promote "popular": hits in 60s >= 3 from nvme to dram at most 2000 rec/s warn
+demote "cold": idle > 1h from dram to nvme
+flush "snapshots": every 5min at most 20 MB/s
+require lookup p99 <= 150us
+require "drive": nvme life >= 5y warn
+"""
+
+
+def test_goals_carry_names_levels_and_numbers():
+    policy = compile_policy(GOALS)
+
+    assert policy.flush == Flush(300.0, 20e6, 6, 'flush "snapshots": every 5min at most 20 MB/s', "snapshots")
+    lookup, life = policy.requirements
+    assert (lookup.metric, lookup.operator, lookup.bound) == ("lookup p99", "<=", 150e-6)
+    assert (lookup.level, lookup.line, lookup.name) == (Level.ENFORCE, 7, None)
+    assert (life.bound, life.level, life.name) == (5 * 365 * 86400, Level.WARN, "drive")
+    assert life.text == 'require "drive": nvme life >= 5y warn'
+    assert [(rule.name, rule.acts) for rule in policy.rules] == [("long ones", True), (None, False), (None, True)]
+    assert [(rule.name, rule.level) for rule in policy.moves.rules] == [
+        ("popular", Level.WARN),
+        ("cold", Level.ENFORCE),
+    ]
+    assert [rule.called for rule in policy.rules[:2]] == ['rule 1 "long ones" (line 1)', "rule 2 (line 2)"]
+
+
+def test_what_acts_is_the_plan_without_trials():
+    policy = compile_policy(GOALS)
+    popular = RecordFacts(8, hits=3)
+
+    assert [rule.number for rule in policy.moves.acting.rules] == [5]
+    assert policy.moves.acting.windows_s == policy.moves.windows_s == (60,)
+    acting = policy.moves.acting
+    assert acting.acting is acting
+    assert policy.move(popular, Tier.NVME) is None
+    assert policy.move(popular, Tier.NVME, trial=4) is policy.moves.rules[0]
+    assert policy.place(RecordFacts(16)).number == 3
+    assert policy.place(RecordFacts(16), trial=2).number == 2
+    assert 1 not in policy.placement.rule_codes(*batch(1000))
+
+
+@pytest.mark.parametrize(
+    ("operator", "below", "at", "above"),
+    [("<=", True, True, False), ("<", True, False, False), (">=", False, True, True), (">", False, False, True)],
+)
+def test_requirement_holds_on_its_side_of_the_bound(operator, below, at, above):
+    requirement = Requirement("dram hits", operator, 0.5, Level.ENFORCE, 1, "")
+
+    assert [requirement.holds(measured) for measured in (0.4, 0.5, 0.6)] == [below, at, above]
+
+
+def test_policies_that_programs_write_are_checked_without_the_slow_warnings():
+    lines = [f"place bytes = {n} or bytes = {n} in {'dram' if n % 2 else 'nvme'}" for n in range(1, 302)]
+    moves = [f"evict idle > {n}h from dram" for n in range(1, 20)]
+
+    policy = compile_policy("\n".join((*lines, "place otherwise in dram else nvme", *moves)))
+
+    assert not policy.diagnostics
+    assert len(policy.rules) == 302
 
 
 def test_chains_that_differ_in_admission_are_apart():
