@@ -1,8 +1,7 @@
 """What a workload is expected to bring, counted from a trace or from a number of records, without playing it.
 
-Records are placed by the first tier of their chain and stay there: what moves do with time is for `simulate`. So reads
-from NVMe are those before anything was promoted, an upper bound where a policy promotes. Figures of room, reads and
-writes are those that `simulate` uses (`room`, `latency`, `wear`).
+Records are placed by the first tier of their chain and stay there: what moves do with time is for `simulate`. Figures
+of room and writes are those that `simulate` uses (`room`, `wear`); a step's lookups are in `expected_lookups`.
 """
 
 from __future__ import annotations
@@ -15,20 +14,15 @@ from typing import Final
 import numpy as np
 
 from flashnest.policy.compile import Policy
-from flashnest.policy.expectations import ExpectedLookups, ExpectedRecords, ExpectedWrites, TierRoom
-from flashnest.policy.platform_facts import PlatformFacts
-from flashnest.record import CHUNK_TOKENS, BoolArray, F64Array, I32Array, I64Array, Kind, Tier, record_bytes
-from flashnest.simulate.engine import TierOptions
-from flashnest.simulate.latency import lookup_seconds
+from flashnest.policy.expectations import ExpectedRecords, ExpectedWrites, TierRoom
+from flashnest.record import CHUNK_TOKENS, F64Array, I64Array, Kind, Tier, record_bytes
 from flashnest.simulate.room import PAGE_BYTES, rooms_of
-from flashnest.simulate.trace import INSERT, LOOKUP, Trace
+from flashnest.simulate.tier_options import TierOptions
+from flashnest.simulate.trace import INSERT, Trace
 from flashnest.simulate.wear import lmdb_bytes, slots_bytes
 
 _MOST_LEARNT: Final = 255
 """`after` asks for 255 hits at most."""
-
-_STEPS_OF_ONE: Final = 100
-"""Equal steps that stand for one, so that one in a hundred meets the drive's p99."""
 
 _DRAM_WORDS: Final = "a packed row, the table at most 0.8 full, what its eviction keeps"
 _WORDS: Final = {
@@ -59,7 +53,7 @@ def records_of_trace(trace: Trace, growth: float = 1.0) -> ExpectedRecords:
     """
     learns = np.flatnonzero(trace.op == INSERT)
     learnt = np.bincount(trace.record[learns], minlength=trace.records).clip(max=_MOST_LEARNT)
-    late = first_learnt(trace, learns) >= len(trace) // 2
+    late = first_learnt(trace) >= len(trace) // 2
     counts = np.ones(trace.records) + late * 2.0 * max(0.0, growth - 1.0)
     rows = np.zeros((trace.records, 3), np.uint64)
     rows[:, 0] = trace.namespace.astype(np.uint64) << np.uint64(32) | trace.nbytes
@@ -108,24 +102,6 @@ def tier_rooms(
     }
 
 
-def expected_lookups(
-    policy: Policy, demand: Demand, platform: PlatformFacts, options: TierOptions
-) -> ExpectedLookups | None:
-    """Predict a step's lookups. None where a trace asks nothing."""
-    if demand.trace is not None:
-        return _lookups_of_trace(policy, demand.trace, platform, options)
-    placed = _first_tiers(policy, demand.records)
-    weights, streams = demand.records.counts, platform.concurrency
-    by_rule = _by_rule(policy, demand.records, weights * (placed == Tier.NVME))
-    part = streams / max(1.0, float(weights.sum()))
-    reads = part * sum(by_rule.values())
-    keys = np.full(_STEPS_OF_ONE, streams * len(demand.lengths), np.int32)
-    answers = np.full(_STEPS_OF_ONE, streams, np.int32)
-    asked = np.full(_STEPS_OF_ONE, round(reads), np.int32)
-    rules = {number: part * count for number, count in by_rule.items()}
-    return _lookups(keys, answers, asked, rules, platform, options)
-
-
 def expected_writes(
     policy: Policy, demand: Demand, rooms: Mapping[Tier, TierRoom], options: TierOptions
 ) -> ExpectedWrites | None:
@@ -133,7 +109,7 @@ def expected_writes(
     if not demand.within_s or Tier.NVME not in rooms:
         return None
     records, room = demand.records, rooms[Tier.NVME]
-    placed = _first_tiers(policy, records)
+    placed = first_tiers(policy, records)
     by_rule = _by_rule(policy, records, records.counts * (placed == Tier.NVME) / demand.within_s)
     demoted = _demoted_per_s(policy, float(records.counts[placed == Tier.DRAM].sum()), rooms, demand.within_s)
     rate = sum(by_rule.values()) + demoted
@@ -163,10 +139,10 @@ def bytes_a_change(records: int, rooms: Mapping[Tier, TierRoom], options: TierOp
     return _lmdb_bytes_a_record(2.0 * min(records, room.records), room, options.flush_records)
 
 
-def _first_tiers(policy: Policy, records: ExpectedRecords) -> I64Array:
+def first_tiers(policy: Policy, records: ExpectedRecords) -> I64Array:
     """Return the tier that each sort is placed in first, int64 (m,); -1 where it is not stored."""
     firsts = np.array([rule.chain[0] if rule.chain else -1 for rule in policy.rules], np.int64)
-    rules = _rule_codes(policy, records)
+    rules = rule_codes(policy, records)
     tiers = firsts[rules]
     if records.learnt is not None:
         least = np.array([rule.admission.hits if rule.admission else 0 for rule in policy.rules], np.int64)
@@ -174,13 +150,14 @@ def _first_tiers(policy: Policy, records: ExpectedRecords) -> I64Array:
     return tiers
 
 
-def _rule_codes(policy: Policy, records: ExpectedRecords) -> I64Array:
+def rule_codes(policy: Policy, records: ExpectedRecords) -> I64Array:
+    """Return the index of the rule that places each sort, int64 (m,)."""
     codes = policy.placement.rule_codes(records.tokens, records.kind, records.namespace, records.nbytes)
     return codes.astype(np.int64)
 
 
 def _by_rule(policy: Policy, records: ExpectedRecords, weights: F64Array) -> dict[int, float]:
-    sums = np.bincount(_rule_codes(policy, records), weights=weights, minlength=len(policy.rules))
+    sums = np.bincount(rule_codes(policy, records), weights=weights, minlength=len(policy.rules))
     return {i + 1: float(count) for i, count in enumerate(sums) if count}
 
 
@@ -205,72 +182,9 @@ def _lmdb_bytes_a_record(stored: float, room: TierRoom, batch: float) -> float:
     return lmdb_bytes(leaves * (1.0 - math.exp(-batch / leaves))) / batch
 
 
-def _lookups(
-    keys: I32Array,
-    answers: I32Array,
-    reads: I32Array,
-    by_rule: Mapping[int, float],
-    platform: PlatformFacts,
-    options: TierOptions,
-) -> ExpectedLookups:
-    none = np.zeros_like(reads)
-    took = lookup_seconds(keys, answers, reads, platform, blocking=options.blocking)
-    waiting = lookup_seconds(keys, answers, reads, platform, blocking=False)
-    alone = lookup_seconds(keys, answers, none, platform, blocking=False)
-    p50_s, p99_s = np.quantile(took, (0.5, 0.99), method="higher")
-    return ExpectedLookups(
-        keys=float(keys[keys > 0].mean()),
-        reads=float(reads[keys > 0].mean()),
-        reads_by_rule=by_rule,
-        p50_s=float(p50_s),
-        p99_s=float(p99_s),
-        async_p99_s=float(np.quantile(waiting, 0.99, method="higher")),
-        without_reads_s=float(np.quantile(alone, 0.99, method="higher")),
-        blocking=options.blocking,
-    )
-
-
-def _lookups_of_trace(
-    policy: Policy, trace: Trace, platform: PlatformFacts, options: TierOptions
-) -> ExpectedLookups | None:
-    """Answer each question with its longest record learnt before, where that was first placed; nothing was moved."""
-    at = np.flatnonzero(trace.op == LOOKUP)
-    if not len(at):
-        return None
-    placed, rules = _placed_records(policy, trace)
-    answer = answered(trace, first_learnt(trace, np.flatnonzero(trace.op == INSERT)), placed >= 0)
-    cold = answer[placed[trace.record[answer]] == Tier.NVME]
-    keys, answers, reads = (
-        np.bincount(trace.step[part], minlength=trace.steps).astype(np.int32) for part in (at, answer, cold)
-    )
-    steps = max(1, int(np.count_nonzero(keys)))
-    parts = np.bincount(rules[trace.record[cold]], minlength=len(policy.rules)) / steps
-    by_rule = {i + 1: float(part) for i, part in enumerate(parts) if part}
-    return _lookups(keys, answers, reads, by_rule, platform, options)
-
-
-def _placed_records(policy: Policy, trace: Trace) -> tuple[I64Array, I64Array]:
-    """Return the first tier of each record, -1 where it is rejected, and the index of its rule; int64 (m,)."""
-    codes = policy.placement.rule_codes(trace.tokens, trace.kind, trace.namespace, trace.nbytes).astype(np.int64)
-    firsts = np.array([rule.chain[0] if rule.chain else -1 for rule in policy.rules], np.int64)
-    return firsts[codes], codes
-
-
-def first_learnt(trace: Trace, learns: I64Array) -> I64Array:
+def first_learnt(trace: Trace) -> I64Array:
     """Return the access at which each record is first learnt, int64 (m,); after the last one where it never is."""
     first = np.full(trace.records, len(trace), np.int64)
+    learns = np.flatnonzero(trace.op == INSERT)
     np.minimum.at(first, trace.record[learns], learns)
     return first
-
-
-def answered(trace: Trace, begun: I64Array, stored: BoolArray) -> I64Array:
-    """Return the lookups that answer a question, int64: its longest candidate that was learnt before and is `stored`.
-
-    begun int64 (m,) as of `first_learnt`, stored bool (m,).
-    """
-    lookups = np.flatnonzero(trace.op == LOOKUP)
-    records = trace.record[lookups]
-    found = lookups[(begun[records] < lookups) & stored[records]]
-    first = np.ones(len(found), np.bool_)
-    first[1:] = trace.group[found][1:] != trace.group[found][:-1]
-    return found[first]

@@ -13,7 +13,8 @@ from flashnest.policy.compile import Policy
 from flashnest.policy.expectations import TierRoom
 from flashnest.policy.plan import Present
 from flashnest.record import FactArrays, I64Array, Tier, U8Array, U32Array
-from flashnest.simulate.expected import answered, first_learnt
+from flashnest.simulate.expected import first_learnt
+from flashnest.simulate.expected_lookups import answered
 from flashnest.simulate.trace import INSERT, Trace
 
 _NOWHERE = 255
@@ -22,7 +23,7 @@ _NOWHERE = 255
 def present_after(trace: Trace, policy: Policy, rooms: Mapping[Tier, TierRoom], windows_s: tuple[int, ...]) -> Present:
     """Place the records of a trace in the order in which they were learnt, and count what was asked of them since."""
     learns = np.flatnonzero(trace.op == INSERT)
-    begun = first_learnt(trace, learns)
+    begun = first_learnt(trace)
     tiers = _placed(trace, policy, rooms, begun)
     stored = tiers != _NOWHERE
     answers = answered(trace, begun, stored)

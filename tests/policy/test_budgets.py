@@ -226,10 +226,10 @@ def test_shares_and_time_say_what_is_written(capsys: pytest.CaptureFixture[str])
 def test_a_platform_alone_judges_latency_by_its_streams(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "t.yaml"
     text = "tiers:\n  nvme: {capacity: 64GiB, cold_reads: blocking}\nrules: |\n  place otherwise in nvme\n"
-    file.write_text(text + "  require lookup p99 <= 1ms\n")
+    file.write_text(text + "  require lookup p99 <= 2ms\n")
     code, out, _ = run(capsys, file, "--platform", "dgx_spark")
     assert code == 2
-    assert "lookup p99 is 11.4 ms by prediction" in out  # 128 x 86 us, one of them 430 us
+    assert "lookup p99 is 11.4 ms by prediction" in out  # 128 reads x 86 us, one of them 430 us
     assert "`cold_reads: async` under `tiers.nvme` predicts" in out
     file.write_text(file.read_text().replace("blocking", "async"))
     assert run(capsys, file, "--platform", "dgx_spark")[0] == 0

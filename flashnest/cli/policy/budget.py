@@ -78,7 +78,8 @@ class Budget:
         from flashnest.policy.budgets import check_capacity
         from flashnest.policy.platform_facts import tier_capacities
         from flashnest.record import record_bytes
-        from flashnest.simulate.expected import expected_lookups, expected_writes, tier_rooms
+        from flashnest.simulate.expected import expected_writes, tier_rooms
+        from flashnest.simulate.expected_lookups import expected_lookups
 
         demand, options = self._demand, tier_options(file)
         nbytes = int(max(demand.records.nbytes, default=0)) or record_bytes()
