@@ -190,18 +190,13 @@ class ColdTier:
         """Have the writer read about `records` more records when it has nothing to write. One question at a time."""
         self._scan.ask(records)
 
-    @property
-    def scan_pending(self) -> bool:
-        """Whether something that `scan_ask` asked for was not taken yet."""
-        return self._scan.pending
+    def scan_take(self) -> tuple[U64Array, U32Array] | None:
+        """Return, once, what `scan_ask` read: keys (n,), rows (n, words) with facts merged in; None until it is ready.
 
-    def scan_take(self, most: int | None = None) -> tuple[U64Array, U32Array] | None:
-        """Return, once, what `scan_ask` read, at most `most` records a call; None until it is ready.
-
-        keys (n,), rows (n, words) with facts merged in. Records that were replaced or removed meanwhile, or whose newer
-        row waits in the buffer, are left out. A failed read brings none and starts the next pass.
+        Records that were replaced or removed meanwhile, or whose newer row waits in the buffer, are left out. A failed
+        read brings none and starts the next pass.
         """
-        taken = self._scan.take(most)
+        taken = self._scan.take()
         if taken is not None:
             self.facts_many(*taken)
         return taken

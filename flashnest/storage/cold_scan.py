@@ -1,8 +1,7 @@
 """The slow walk over what NVMe holds, a slice at a time, for rules that look at cold records. Changes no record.
 
-The owner's thread asks, the writer's thread reads when it has nothing to write, the owner takes in later steps, as much
-as a step has time for. A record that was written, replaced or removed since it was read is left out: what is taken is
-what is stored.
+The owner's thread asks, the writer's thread reads when it has nothing to write, the owner takes a later step. A record
+that was written, replaced or removed since it was read is left out: what is taken is what is stored.
 """
 
 from __future__ import annotations
@@ -41,13 +40,7 @@ class ColdScan:
     def __init__(self, store: ColdStore, writes: WriteBuffer, words: int) -> None:
         self._store, self._writes, self._words = store, writes, words
         self._slice: _Slice | None = None
-        self._taken = 0
         self.position = 0
-
-    @property
-    def pending(self) -> bool:
-        """Whether a slice was asked for and not wholly taken."""
-        return self._slice is not None
 
     def ask(self, records: int) -> None:
         """Have the next slice read, unless one is asked for already."""
@@ -56,16 +49,12 @@ class ColdScan:
             self._writes.watch()
             self._writes.run_errand(self._slice, first=True)
 
-    def take(self, most: int | None = None) -> tuple[U64Array, U32Array] | None:
-        """Return keys (n,) and rows (n, words) of the slice asked for, once it is read; at most `most` a call."""
+    def take(self) -> tuple[U64Array, U32Array] | None:
+        """Return keys (n,) and rows (n, words) of the slice asked for, once it is read."""
         part = self._slice
         if part is None or not part.done:
             return None
-        piece = slice(self._taken, None if most is None else self._taken + most)
-        keys, rows = part.keys[piece], part.rows[piece]
-        self._taken += len(keys)
-        changed = self._writes.changed_many(keys)
-        if self._taken == len(part.keys):
-            self._slice, self._taken, self.position = None, 0, part.position
-            self._writes.unwatch()
-        return (keys[~changed], rows[~changed]) if changed.any() else (keys, rows)
+        self._slice, self.position = None, part.position
+        changed = self._writes.changed_many(part.keys)
+        self._writes.unwatch()
+        return (part.keys[~changed], part.rows[~changed]) if changed.any() else (part.keys, part.rows)

@@ -19,11 +19,7 @@ QUEUE_RECORDS: Final = 4096
 """Found cold records that wait for a sweep: 256 KiB of rows; further ones are not considered this time."""
 SLICE_RECORDS: Final = 128
 """Found records dealt with in one slice; each that moves costs a DRAM insert and a tombstone."""
-READ_RECORDS: Final = 8192
-"""Cold records read at once: the writer's thread reads between its batches, and 512 at a time let an eviction drop 140
-records a second while 128 streams learnt."""
 WALK_RECORDS: Final = 512
-"""Cold records that the rules look at in one slice."""
 PASS_S: Final = 3600.0
 """Time for a walk over all cold records where a rule has no watermark: 100 M records are 10 GB, 3 MB/s."""
 _FILL_NS: Final = 100_000_000
@@ -91,6 +87,7 @@ class ColdWalk:
         self._always = tuple(s for s in states if s.rule.when_fill is None or s.is_trial)
         self._order = {id(state): place for place, state in enumerate(states)}
         self._pass = Pass(PASS_S, now_ns)
+        self._asked = False
         self._records, self._room = 1, 0
         self._running: list[Watermark] = []
         self._next_fill_ns = now_ns
@@ -103,7 +100,7 @@ class ColdWalk:
 
     def is_due(self, now_ns: int) -> bool:
         """Whether there may be work, at the price of a few comparisons."""
-        if self._cold.scan_pending or self._running or now_ns >= self._next_fill_ns:
+        if self._asked or self._running or now_ns >= self._next_fill_ns:
             return True
         return bool(self._always) and self._pass.is_due(self._records, now_ns)
 
@@ -111,11 +108,12 @@ class ColdWalk:
         """Ask for a slice of records, or let the rules have the one that came; returns False where there is no work."""
         if now_ns >= self._next_fill_ns:
             self._measure(now_ns)
-        if not self._cold.scan_pending:
+        if not self._asked:
             return self._ask(now_ns)
-        taken = self._cold.scan_take(WALK_RECORDS)
+        taken = self._cold.scan_take()
         if taken is None:
             return False
+        self._asked = False
         self._look(*taken, now_ns)
         return True
 
@@ -136,7 +134,8 @@ class ColdWalk:
 
     def _ask(self, now_ns: int) -> bool:
         if self._running or (self._always and self._pass.is_due(self._records, now_ns)):
-            self._cold.scan_ask(READ_RECORDS)
+            self._cold.scan_ask(WALK_RECORDS)
+            self._asked = True
         return False  # nothing more to do before the writer has read
 
     def _look(self, keys: U64Array, rows: U32Array, now_ns: int) -> None:
@@ -149,7 +148,7 @@ class ColdWalk:
         for mark in list(self._running):
             self._count(mark, len(keys), mark.state.moved - before[id(mark)])
         self._pass.advance(len(keys))
-        if not self._cold.scan_pending and self._cold.scan_position == 0:
+        if self._cold.scan_position == 0:
             self._pass.end(now_ns)
 
     def _count(self, mark: Watermark, seen: int, moved: int) -> None:

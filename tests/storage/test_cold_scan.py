@@ -67,25 +67,6 @@ def test_slice_is_taken_once_and_asked_for_once(tier: ColdTier) -> None:
     assert tier.scan_take() is None
 
 
-def test_slice_is_taken_in_pieces_that_leave_out_what_changed_between_them(tier: ColdTier) -> None:
-    stored(tier, 50)
-    tier.scan_ask(30)
-    tier.pump()
-    first = tier.scan_take(20)
-    assert first is not None
-    assert tier.scan_pending
-    rest, _ = tier._store.scan_from(0, 30)[:2]
-    gone = np.setdiff1d(rest[:30], first[0])[:4]
-    tier.forget_many(gone)
-    second = tier.scan_take(20)
-    assert second is not None
-    assert len(first[0]) == 20
-    assert len(second[0]) == 6
-    assert not np.isin(gone, second[0]).any()
-    assert not tier.scan_pending
-    assert tier.scan_take(20) is None
-
-
 def test_use_that_only_dram_knows_is_merged_in(tier: ColdTier, clock: Clock) -> None:
     keys = stored(tier, 10)
     clock.now += 100
