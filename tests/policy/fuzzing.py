@@ -29,9 +29,9 @@ class Input:
 
 
 def drawn(random: Random) -> Input:
-    """Return an input: one in six is a tiering file; half of them are checked and half formatted."""
+    """Return an input: one in ten is a tiering file; half of them are checked and half formatted."""
     tool = random.choice(("check", "fmt"))
-    if random.random() < 1 / 6:
+    if random.random() < 0.1:
         return Input(tiering_bytes(random), ".yaml", tool)
     return Input(policy_bytes(random), ".tier", tool)
 

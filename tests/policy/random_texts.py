@@ -68,7 +68,8 @@ NOISE = (
     "..",
     ",",
 )
-_DEEPEST = 9
+_DEEPEST = (2, 3, 3, 4, 4, 5, 8)
+"""How deep the tree of a statement grows before it is ended: mostly short ones, so that a million take minutes."""
 
 
 class Grammar:
@@ -85,7 +86,7 @@ class Grammar:
 
     def statement(self, random: Random) -> list[str]:
         """Return the tokens of a statement that follows the grammar."""
-        return self._expanded("statement", random, 0)
+        return self._expanded("statement", random, random.choice(_DEEPEST))
 
     def _measured(self) -> dict[str, int]:
         """Return the height of the lowest tree of each rule, so that deep ones can be ended."""
@@ -100,9 +101,9 @@ class Grammar:
     def _height(self, rule: Rule, heights: dict[str, int]) -> int:
         return 1 + max((heights.get(str(part.name), 1000) for part in rule.expansion if not part.is_term), default=0)
 
-    def _expanded(self, name: str, random: Random, depth: int) -> list[str]:
+    def _expanded(self, name: str, random: Random, left: int) -> list[str]:
         rules = self._rules[name]
-        if depth > _DEEPEST:
+        if left <= 0:
             lowest = min(self._height(rule, self._heights) for rule in rules)
             rules = [rule for rule in rules if self._height(rule, self._heights) == lowest]
         tokens: list[str] = []
@@ -110,7 +111,7 @@ class Grammar:
             if part.is_term:
                 tokens.append(self._terminal(str(part.name), name, random))
             else:
-                tokens += self._expanded(str(part.name), random, depth + 1)
+                tokens += self._expanded(str(part.name), random, left - 1)
         return tokens
 
     def _terminal(self, terminal: str, rule: str, random: Random) -> str:
@@ -128,8 +129,10 @@ def grammar() -> Grammar:
 def sentences(random: Random) -> str:
     """Return a policy of one to six statements of the grammar, spaced well or badly."""
     tidy = random.random() < 0.5
-    text = random.choice(("", "", "param long = 32 tokens\nparam hour = 1h\nclass popular = hits in 60s >= 3\n"))
-    for _ in range(random.choice((1, 1, 1, 2, 2, 3, 6))):
+    text = random.choice(
+        ("", "", "", "", "param long = 32 tokens\nparam hour = 1h\nclass popular = hits in 60s >= 3\n")
+    )
+    for _ in range(random.choice((1, 1, 1, 1, 1, 2, 2, 6))):
         tokens = grammar().statement(random)
         text += "".join(token + (" " if tidy else random.choice(SPACES)) for token in tokens)
         text += "\n" if tidy else random.choice(ENDS)
@@ -212,7 +215,15 @@ def policy_bytes(random: Random) -> bytes:
     kind = random.random()
     if kind < 0.4:
         return sentences(random).encode()
-    return mutated(sentences(random) if kind < 0.6 else random.choice(corpus()), random)
+    return mutated(sentences(random) if kind < 0.6 else _excerpt(random.choice(corpus()), random), random)
+
+
+def _excerpt(text: str, random: Random) -> str:
+    """Return one or two lines of a text, or all of it."""
+    lines = text.splitlines() or [""]
+    count = random.choice((1, 1, 1, 2, 2, len(lines)))
+    at = random.randint(0, max(0, len(lines) - count))
+    return "\n".join(lines[at : at + count])
 
 
 def tiering_bytes(random: Random) -> bytes:
