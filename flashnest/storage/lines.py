@@ -192,19 +192,19 @@ def u64_at(address: np.uint64, size: np.uint64) -> U64Array:
 @inline_kernel
 def i32_at(address: np.int64, size: np.int64) -> I32Array:
     """View `size` int32 at an address."""
-    view: I32Array = numba.carray(_pointer_to(address), (size,), np.int32)
+    view: I32Array = numba.carray(_pointer_to(np.uint64(address)), (size,), np.int32)
     return view
 
 
 @inline_kernel
 def i64_at(address: np.int64, size: np.int64) -> I64Array:
     """View `size` int64 at an address."""
-    view: I64Array = numba.carray(_pointer_to(address), (size,), np.int64)
+    view: I64Array = numba.carray(_pointer_to(np.uint64(address)), (size,), np.int64)
     return view
 
 
 @inline_kernel
 def f64_at(address: np.int64, size: np.int64) -> F64Array:
     """View `size` float64 at an address."""
-    view: F64Array = numba.carray(_pointer_to(address), (size,), np.float64)
+    view: F64Array = numba.carray(_pointer_to(np.uint64(address)), (size,), np.float64)
     return view
