@@ -45,6 +45,9 @@ Concurrency = Annotated[
     int | None,
     typer.Option("--concurrency", min=1, help="Requests at once, for text; not given: the platform's, or 32."),
 ]
+OutputTokens = Annotated[
+    int | None, typer.Option("--output-tokens", min=1, help="Most tokens of an answer, for text; not given: 128.")
+]
 Tokenizer = Annotated[
     str | None, typer.Option("--tokenizer", help="A tokenizer.json, for text; not given: hashed pieces.")
 ]
@@ -60,6 +63,7 @@ class TraceOptions:
     concurrency: int | None
     tokenizer: str | None
     limit: int | None
+    output_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +148,8 @@ def open_stage(trace: str, options: TraceOptions, platform: str | None, sizes: M
 
         facts = platform_facts(platform)
     streams = options.concurrency or (facts.concurrency if facts else None)
-    return Stage(_open_trace(trace, options, streams), facts, sizes)
+    with _waiting(f"reading {trace}"):
+        return Stage(_open_trace(trace, options, streams), facts, sizes)
 
 
 def parse_sizes(**given: str | None) -> dict[Tier, int]:
@@ -153,6 +158,19 @@ def parse_sizes(**given: str | None) -> dict[Tier, int]:
     from flashnest.units import parse_bytes
 
     return {TIERS[name]: parse_bytes(text) for name, text in given.items() if text is not None}
+
+
+@contextmanager
+def _waiting(what: str) -> Iterator[None]:
+    """Show on a terminal that something goes on whose length is not known; nothing elsewhere."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(f"{what} ..."):
+        yield
 
 
 @contextmanager
@@ -192,6 +210,8 @@ def _open_trace(name: str, options: TraceOptions, streams: int | None) -> Trace:
     given: dict[str, Any] = {"lengths": _lengths(options.lengths), "tokenizer": options.tokenizer}
     if streams is not None:
         given["concurrency"] = streams
+    if options.output_tokens is not None:
+        given["output_tokens"] = options.output_tokens
     if "/" in name or Path(name).suffix or Path(name).exists():
         return load_trace(name, limit=options.limit, **given)
     return _generated(name, options.requests, given)
@@ -206,18 +226,19 @@ def _generated(name: str, requests: int, given: Mapping[str, Any]) -> Trace:
 
     load = read_yaml(_workload_path(name).read_text("utf-8")).value()
     assert isinstance(load, dict), "a shipped workload is a mapping"
+    given = {"output_tokens": int(str(load["output_tokens"])), **given}
     shape: dict[str, Any] = {key: load[key] for key in ("fragments", "fragment_words", "hot_fragments")}
     made = repeat_prompts(
         load_corpus(None, min_words=words_needed(requests, **shape)),
         count=requests,
-        output_tokens=int(str(load["output_tokens"])),
+        output_tokens=given["output_tokens"],
         repeat_share=float(str(load["repeat_share"])),
         echo_share=float(str(load["echo_share"])),
         **shape,
     )
     share = f"{100 * made.measured_repeat_share:.0f} % of the fragments repeated"
     source = f"{made.source}, {share}, n-grams of {options_text(given['lengths'])}"
-    return text_trace(made.prompts, output_tokens=int(str(load["output_tokens"])), name=name, source=source, **given)
+    return text_trace(made.prompts, name=name, source=source, **given)
 
 
 def options_text(lengths: tuple[int, ...]) -> str:
