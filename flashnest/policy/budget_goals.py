@@ -22,6 +22,9 @@ YEAR_S: Final = 365 * 86400.0
 WARRANTY_S: Final = 5 * YEAR_S
 """What a drive's written bytes (TBW) are warranted for: five years on the sheets of the 990 PRO and its like."""
 
+_SUSTAINED_S: Final = 3600.0
+"""Rates over a shorter time are a burst: they say nothing of years unless a requirement asks."""
+
 
 def check_latency(policy: Policy, lookups: ExpectedLookups, platform: PlatformFacts, source: str) -> list[Diagnostic]:
     """Return T202 for each requirement on lookups or steps that the predicted lookups break."""
@@ -49,7 +52,7 @@ def check_writes(policy: Policy, writes: ExpectedWrites, platform: PlatformFacts
             elif not requirement.holds(life):
                 words = f"the drive lasts {life_words(life)}, `{requirement.text}`"
                 found.append(_worn(policy, words, span, requirement.level, writes, platform, source))
-    if not asked and life is not None and life < WARRANTY_S:
+    if not asked and life is not None and life < WARRANTY_S and writes.within_s >= _SUSTAINED_S:
         words = f"the drive lasts {life_words(life)}, its endurance is warranted for {life_words(WARRANTY_S)}"
         found.append(_worn(policy, words, None, Level.WARN, writes, platform, source))
     return found

@@ -185,6 +185,7 @@ def test_without_a_requirement_a_drive_that_does_not_last_its_warranty_is_a_warn
     (found,) = check_writes(policy, writes(1000), PLATFORM, SOURCE)
     assert (found.code, found.severity, found.line) == ("T203", Severity.WARNING, 2)
     assert found.message == "writes to NVMe: the drive lasts 4.4 y, its endurance is warranted for 5.0 y"
+    assert check_writes(policy, replace(writes(1000), within_s=60.0), PLATFORM, SOURCE) == []  # a burst
     unknown = replace(PLATFORM, nvme_endurance_bytes=None)
     assert check_writes(policy, writes(1000), unknown, SOURCE) == []
     found = check_writes(goals(), writes(10), unknown, SOURCE)[0]
