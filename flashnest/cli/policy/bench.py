@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -92,7 +91,7 @@ def median_ns(call: Callable[[], object]) -> float:
         for _ in range(repeats):
             call()
         times.append((time.perf_counter_ns() - started) / repeats)
-    return statistics.median(times)
+    return sorted(times)[len(times) // 2]
 
 
 def _tell(file: TieringFile, policy: Policy, cost: Cost) -> None:
