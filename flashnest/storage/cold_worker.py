@@ -144,7 +144,7 @@ class ColdWorker:
         if not live.all():
             keys, rows = keys[live], rows[live]
         job.keys = keys
-        before = thread_write_bytes()
+        before, merged = thread_write_bytes(), self._store.merge_bytes
         try:
             stored = self._store.write_many(keys, rows, job.removes)
             job.stored, job.lost = int(np.count_nonzero(stored)), keys[~stored]
@@ -155,4 +155,5 @@ class ColdWorker:
                 _log.warning("cold writes fail, their records are dropped: %s", error)
         after = thread_write_bytes()
         sent = 0 if before is None or after is None else after - before
-        job.disk_bytes = max(sent, job.stored * self._store.value_bytes)
+        own = job.stored * self._store.value_bytes + self._store.merge_bytes - merged
+        job.disk_bytes = max(sent, own)  # what io_uring's own threads write is not this thread's

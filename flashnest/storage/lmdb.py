@@ -153,6 +153,11 @@ class LmdbStore:
         """Bytes of key and value that one record takes, LMDB's own left out."""
         return 8 + 4 * self._words + SEAL_BYTES
 
+    @property
+    def merge_bytes(self) -> int:
+        """Bytes of pages beside the records' own: LMDB counts none, the kernel does (`write_meter`)."""
+        return 0
+
     def lookup_many(self, keys: U64Array, found: Found) -> None:
         """See `Store.lookup_many`. Reads inline and writes nothing: HITS and LAST_ACCESS come as they were stored."""
         self._check()

@@ -124,6 +124,10 @@ class ColdStore(Store, Protocol):
     def value_bytes(self) -> int:
         """Bytes of key and value that one record takes."""
 
+    @property
+    def merge_bytes(self) -> int:
+        """Bytes written anew so far beside the records' own, where the engine counts them."""
+
     def __len__(self) -> int:
         """Return how many records are stored."""
 

@@ -78,7 +78,7 @@ class DictStore:
     """A cold store in a dict with room for so many records."""
 
     tier = Tier.NVME
-    corrupt, value_bytes = 0, 84
+    corrupt, value_bytes, merge_bytes = 0, 84, 0
 
     def __init__(self, room: int) -> None:
         self.held: dict[int, U32Array] = {}

@@ -20,7 +20,7 @@ class DictStore:
     """A cold store in a dict, whose scan gives three keys at a time and sees what is written meanwhile or not."""
 
     tier = Tier.NVME
-    full, corrupt, value_bytes, failing = False, 0, 84, False
+    full, corrupt, value_bytes, merge_bytes, failing = False, 0, 84, 0, False
 
     def __init__(self) -> None:
         self.held: dict[int, np.ndarray] = {}

@@ -12,6 +12,7 @@ from records import WORDS, Clock, rows_of, spread
 from flashnest.record import U32Array, U64Array
 from flashnest.storage.cold import ColdOptions, ColdTier
 from flashnest.storage.lmdb import LmdbStore
+from flashnest.storage.slots import SlotsStore
 
 MakeTier = Callable[..., ColdTier]
 DISK_BYTES_A_RECORD = 1000
@@ -134,3 +135,16 @@ def test_what_the_drive_is_sent_is_read_from_the_kernel(tmp_path: Path, clock: C
     tier.close()
     assert stats.bytes_written == 2000 * store.value_bytes
     assert stats.disk_bytes >= stats.bytes_written
+
+
+def test_the_pages_of_a_merge_count(tmp_path: Path, clock: Clock) -> None:
+    """Engine slots writes them by io_uring, whose threads are not the writer's."""
+    store = SlotsStore(tmp_path / "slots", 1 << 20, words=WORDS, clock_s=clock.whole)
+    tier = ColdTier(store, words=WORDS, clock_s=clock.whole, clock=clock, options=ColdOptions(threaded=False))
+    for start in range(0, 12_000, 1000):
+        tier.insert_many(spread(start, 1000), rows_of(spread(start, 1000)))
+        tier.flush()
+    stats = tier.cold_stats()
+    tier.close()
+    assert store.merge_bytes > 0
+    assert stats.disk_bytes >= stats.bytes_written + store.merge_bytes
