@@ -346,3 +346,11 @@ def test_the_page_prints_what_it_says(tmp_path, monkeypatch):
 
     for command, said in steps("fmt.md"):
         assert played(command, said) == said, command
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_options_are_laid_out(path):
+    """`flash-nest policy fmt flashnest/conf/tiering/*.yaml` puts it right."""
+    text = path.read_text(encoding="utf-8")
+
+    assert layout_text(text, str(path), is_yaml=True) == text
