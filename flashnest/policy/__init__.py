@@ -1,7 +1,8 @@
 """The policy language: text in, a checked and compiled placement out. Only `tiering_file` reads files.
 
 Reading order: `grammar.lark`, `syntax` (the tree), `parse`, `check` (names and units), `cells`, `coverage` (gaps and
-unreachable rules), `placement` (the tables), `compile` (all of it). Never imports torch, numba or storage.
+unreachable rules), `conflicts` (moves), `overlaps`, `redundant` and `constant` (what changes nothing), `placement` (the
+tables), `goals` (flush, require, levels), `compile` (all of it). Never imports torch, numba or storage.
 
 The names below load on first use: pytest imports this package through its plugin in every run, also in projects that
 have no policy, and must not pay for lark and numpy (0.25 s) there.
@@ -16,16 +17,20 @@ if TYPE_CHECKING:
     from flashnest.policy.compile import Policy, compile_policy
     from flashnest.policy.diagnostics import Diagnostic, PolicyCheckError, Severity
     from flashnest.policy.facts import RecordFacts
+    from flashnest.policy.goals import Flush, Level, Requirement
     from flashnest.policy.placement import Placement
     from flashnest.policy.resolved import Rule
     from flashnest.policy.tiering_file import TieringFile, load_tiering_file
 
 _HOME = {
     "Diagnostic": "diagnostics",
+    "Flush": "goals",
+    "Level": "goals",
     "Placement": "placement",
     "Policy": "compile",
     "PolicyCheckError": "diagnostics",
     "RecordFacts": "facts",
+    "Requirement": "goals",
     "Rule": "resolved",
     "Severity": "diagnostics",
     "TieringFile": "tiering_file",
@@ -35,10 +40,13 @@ _HOME = {
 
 __all__ = [
     "Diagnostic",
+    "Flush",
+    "Level",
     "Placement",
     "Policy",
     "PolicyCheckError",
     "RecordFacts",
+    "Requirement",
     "Rule",
     "Severity",
     "TieringFile",

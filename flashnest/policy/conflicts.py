@@ -112,7 +112,8 @@ def _place(rule: MoveRule) -> Span:
 
 
 def _never_acts(checked: Checked, rule: MoveRule) -> Diagnostic:
-    if _record(rule.meaning, checked.namespaces) is None:
+    record = _record(rule.meaning, checked.namespaces)
+    if record is None:
         note = Note("help", "its condition contradicts itself: no record can satisfy it")
         primary = Label(_place(rule), "no record")
         return Diagnostic("T102", "this rule can never match", checked.source, primary, notes=(note,))
@@ -121,8 +122,8 @@ def _never_acts(checked: Checked, rule: MoveRule) -> Diagnostic:
     tier = rule.source.name.lower()
     message = f"this rule never acts: {names} {'keeps' if len(keeps) == 1 else 'keep'} all its records in `{tier}`"
     labels = tuple(Label(_place(one), "keeps them") for one in keeps)
-    note = Note("help", f"narrow the `keep`, or remove this {rule.action}")
-    return Diagnostic("T102", message, checked.source, Label(rule.statement.span, "never acts"), labels, (note,))
+    notes = (Note("example", f"record: {record}"), Note("help", f"narrow the `keep`, or remove this {rule.action}"))
+    return Diagnostic("T102", message, checked.source, Label(rule.statement.span, "never acts"), labels, notes)
 
 
 def _idle_sources(checked: Checked) -> Iterator[Diagnostic]:

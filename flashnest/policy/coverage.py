@@ -108,8 +108,9 @@ def _unreachable(checked: Checked, cells: Cells, index: int) -> Diagnostic:
     names = " and ".join(one.called for one in above)
     labels = tuple(Label(one.place.condition.span, f"rule {one.number} takes its records first") for one in above)
     message = f"this rule can never match: {names} {'takes' if len(above) == 1 else 'take'} all its records"
-    note = Note("help", _unreachable_help(cells, rule, above))
-    return Diagnostic("T102", message, checked.source, Label(rule.place.span, "unreachable"), labels, (note,))
+    example = Note("example", f"record: {witness(next(boxes(mask)), cells, checked.namespaces)}")
+    notes = (example, Note("help", _unreachable_help(cells, rule, above)))
+    return Diagnostic("T102", message, checked.source, Label(rule.place.span, "unreachable"), labels, notes)
 
 
 def _unreachable_help(cells: Cells, rule: Rule, above: list[Rule]) -> str:

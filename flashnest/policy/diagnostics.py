@@ -1,5 +1,4 @@
-"""What a check says about a policy: code, place, labels, advice. `render` turns it into text, `codes` lists the codes.
-"""
+"""What a check says about a policy: code, place, labels, advice. `codes` lists the codes, `render` makes it text."""
 
 from __future__ import annotations
 

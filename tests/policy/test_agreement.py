@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from moving import texts
-from naive import acts, first_match
+from naive import acts, first_match, holds, words_of
 from oracle import Oracle
 from policies import NAMESPACES, policies, records
 
@@ -116,7 +116,7 @@ def test_overlaps_redundant_and_constant_rules_are_found_exactly(text):
     assert overlaps <= wanted
     assert len(overlaps) == min(5, len(wanted))
     for one in found["T103"]:
-        witness = record_of(next(note.text for note in one.notes if note.kind == "example"))
+        witness = witness_of(one)
         assert first_match(document, witness) == lines[line_of(one.secondary[0])]
         assert witness.kind is Kind.NGRAM or witness.tokens == 32
 
@@ -129,9 +129,23 @@ def line_of(label: Label) -> int:
 @given(policies)
 def test_witness_of_a_gap_matches_no_rule(text):
     document, _ = parse(Source(text))
-    witnesses = [note.text for one in errors_of(text) for note in one.notes if note.kind == "example"]
+    gaps = [one for one in errors_of(text) if one.code == "T101" and one.message.startswith("no rule")]
 
-    assert [first_match(document, record_of(witness)) for witness in witnesses] == [None] * len(witnesses)
+    assert [first_match(document, witness_of(one)) for one in gaps] == [None] * len(gaps)
+
+
+@quick
+@given(policies)
+def test_witness_of_an_unreachable_rule_is_taken_by_a_rule_above(text):
+    document, _ = parse(Source(text))
+    lines = [place.span.line for place in document.places]
+    never = [one for one in errors_of(text) if one.code == "T102" and one.secondary]
+
+    for one in never:
+        index = lines.index(one.line)
+        place, witness = document.places[index], witness_of(one)
+        assert holds(place.condition, witness, words_of(document))
+        assert first_match(document, witness) in range(index)
 
 
 @quick
@@ -144,6 +158,11 @@ def test_canonical_text_means_the_same(text):
     assert not errors
     assert [format_statement(statement) for statement in again.statements] == canonical.split("\n")
     assert reached(canonical) == reached(text)
+
+
+def witness_of(diagnostic: Diagnostic) -> RecordFacts:
+    (text,) = (note.text for note in diagnostic.notes if note.kind == "example")
+    return record_of(text)
 
 
 def record_of(note: str) -> RecordFacts:

@@ -43,6 +43,7 @@ def test_rules_far_apart_leave_the_lines_between_out():
          11 |  place tokens = 3 in nvme
             |  ^^^^^^^^^^^^^^^^^^^^^^^^ unreachable
             |
+            = example: record: {tokens: 3, kind: ngram}
             = help: move it above rule 1, or remove it
         """).replace("  -->", "   -->")
 
