@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from importlib import resources
 
 from lark import Lark, Token, Tree, UnexpectedToken
 from lark.lark import PostLex
@@ -16,6 +15,7 @@ from flashnest.policy.build import build, span_of
 from flashnest.policy.diagnostics import Diagnostic, Label, Note
 from flashnest.policy.expected import advice, in_words
 from flashnest.policy.facts import MOVE_FACTS, REJECT, TIERS
+from flashnest.policy.grammar import make_parser
 from flashnest.policy.syntax import Document, Source, Span, Statement
 
 _CLAUSES = frozenset({"FROM", "TO", "WHEN", "UNTIL", "BY", "USING", "AT_MOST", "COOLDOWN", "MIN_RESIDENCY", "AFTER"})
@@ -32,7 +32,7 @@ _MAX_NESTED = 100
 """Deeper trees would meet Python's recursion limit (1000) in the passes that walk them."""
 
 
-class _AllTokens(PostLex):
+class AllTokens(PostLex):
     """Keeps the tokens that no grammar rule uses: they split statements or are answered with a message."""
 
     always_accept = ("NEWLINE", "COMMA", "OTHER")
@@ -43,12 +43,7 @@ class _AllTokens(PostLex):
 
 @cache
 def _parser() -> Lark:
-    grammar = resources.files("flashnest.policy").joinpath("grammar.lark").read_text(encoding="utf-8")
-    parser = Lark(
-        grammar, parser="lalr", lexer="basic", start="statement", propagate_positions=True, postlex=_AllTokens()
-    )
-    parser.lexer = parser._build_lexer()  # else each `lex` builds one: 1.5 ms, half of a small policy's compilation
-    return parser
+    return make_parser(AllTokens())
 
 
 def lex(text: str) -> list[Token]:
