@@ -136,6 +136,21 @@ def test_policy_too_large_to_check_is_refused_at_once():
     assert str(MAX_CELLS) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"place {'not ' * 101}tokens > 3 in dram", "more than 100 parentheses and `not`"),
+        ("place otherwise in dram\n" + "evict hits > 3 from dram\n" * 65, "65 moves: too many to compare"),
+        ("\n".join(f"class c{n} = c{n + 1}" for n in range(60)), "classes are nested more than 50 deep"),
+    ],
+)
+def test_what_is_too_large_or_too_deep_is_refused(text, message):
+    with pytest.raises(PolicyCheckError) as caught:
+        compile_policy(text)
+
+    assert next(one.message for one in caught.value.diagnostics if one.code == "T003").startswith(message)
+
+
 def test_place_asks_all_facts():
     policy = compile_policy("kind = chunk and namespace = 'a' and bytes = 7 and tokens = 5 in dram, otherwise in nvme")
 
