@@ -18,6 +18,7 @@ from flashnest.cli.policy.traced import (
     Concurrency,
     Lengths,
     Limit,
+    OutputTokens,
     PlatformName,
     Requests,
     Stage,
@@ -60,6 +61,7 @@ def simulate(
     requests: Requests = DEFAULT_REQUESTS,
     concurrency: Concurrency = None,
     tokenizer: Tokenizer = None,
+    output_tokens: OutputTokens = None,
     limit: Limit = None,
     form: Annotated[
         Format, typer.Option("--format", help="What is printed: a table with plots, or JSON.")
@@ -79,7 +81,7 @@ def simulate(
     """
     pages = {"--html": Path(html) if html else None, "--json": Path(json_file) if json_file else None}
     _check_places(pages)
-    options = TraceOptions(lengths, requests, concurrency, tokenizer, limit)
+    options = TraceOptions(lengths, requests, concurrency, tokenizer, limit, output_tokens)
     given = _compiled(policy or _shipped(with_vram=platform is not None or vram is not None))
     stage = open_stage(trace, options, platform, parse_sizes(dram=dram, nvme=nvme, vram=vram))
     done, interrupted = _simulate_all(stage, given, belady=belady)

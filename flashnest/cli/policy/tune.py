@@ -19,6 +19,7 @@ from flashnest.cli.policy.traced import (
     Concurrency,
     Lengths,
     Limit,
+    OutputTokens,
     PlatformName,
     Requests,
     Stage,
@@ -62,6 +63,7 @@ def tune(
     requests: Requests = DEFAULT_REQUESTS,
     concurrency: Concurrency = None,
     tokenizer: Tokenizer = None,
+    output_tokens: OutputTokens = None,
     limit: Limit = None,
 ) -> None:
     """Search the params that do best on a trace.
@@ -77,7 +79,7 @@ def tune(
             check_writable(Path(place), option=option)
     file = load_tiering_file(tiering_path(policy))
     file.compile()
-    options = TraceOptions(lengths, requests, concurrency, tokenizer, limit)
+    options = TraceOptions(lengths, requests, concurrency, tokenizer, limit, output_tokens)
     stage = open_stage(trace, options, platform, _budget(budget or []))
     found = _search(file, stage, trials, seed)
     chosen = _chosen(found, pick)
@@ -153,7 +155,7 @@ def _chosen(found: Tuning, pick: int | None) -> Trial:
 
 
 def _print(stage: Stage, found: Tuning, chosen: Trial) -> None:
-    from flashnest.report.tuning import print_front
+    from flashnest.report.tuning import print_front, score_text
 
     say(stage.heading)
     how = "all of them tried" if found.exhaustive else f"{found.tried} simulated"
@@ -162,6 +164,8 @@ def _print(stage: Stage, found: Tuning, chosen: Trial) -> None:
     print_front(_rows(found, chosen), most=_SHOWN)
     better = sum(found.beats_start(trial) for trial in found.front)
     say(f"\n{better} of {count(len(found.front), 'setting')} on the front beat the policy as it came in everything.")
+    say(f"now     {score_text(_row(found.start, 'now'))}")
+    say(f"chosen  {score_text(_row(chosen, ''))}")
 
 
 def _rows(found: Tuning, chosen: Trial) -> list[dict[str, Any]]:
