@@ -5,21 +5,13 @@ records live), `runtime` (the decode loop), `app` (the wiring), `report` (what a
 imported here: `flash-nest policy check` must end within 0.6 s.
 
 The names below are the library, `docs/library.md`. They load on first use, and none of them needs torch;
-`flashnest.simulate` is the package of that name, with `simulate` in it.
+`flashnest.simulate` is the package of that name, with `simulate` in it. Their types are in `__init__.pyi`: an import
+for types alone would still be one for the import rows, from every module that asks for the version.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from flashnest import simulate
-    from flashnest.policy.compile import Policy, compile_policy
-    from flashnest.policy.diagnostics import PolicyCheckError
-    from flashnest.policy.facts import RecordFacts
-    from flashnest.policy.tiering_file import TieringFile, load_tiering_file
-    from flashnest.simulate.load import load_trace
 
 __version__ = "0.1.0"
 

@@ -118,4 +118,7 @@ def test_every_public_name_is_there_and_listed():
 
 
 def test_the_package_is_typed():
+    stub = (ROOT / "flashnest" / "__init__.pyi").read_text()
+
     assert (ROOT / "flashnest" / "py.typed").exists()
+    assert set(re.findall(r" as (\w+)", stub)) | {"__version__"} == set(flashnest.__all__)
