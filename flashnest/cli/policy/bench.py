@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
@@ -48,12 +49,22 @@ def bench(
             _tell(file, policy, cost)
         return OK
 
-    code = for_each(files, act)
+    code = for_each(_with_progress(files), act)
     if as_json:
         import json
 
         say(json.dumps({"files": [_row(*one) for one in measured]}, indent=2))
     raise typer.Exit(code)
+
+
+def _with_progress(names: list[str]) -> Iterable[str]:
+    """Yield the names, and on a terminal show how many are done: each takes a second and a half."""
+    if len(names) == 1 or not sys.stderr.isatty():
+        return names
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(names, "measuring", console=Console(stderr=True), transient=True)
 
 
 def measure(file: TieringFile, policy: Policy) -> Cost:

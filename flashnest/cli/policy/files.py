@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -41,7 +41,7 @@ def tiering_path(name: str) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-def for_each(names: list[str], act: Callable[[TieringFile], int]) -> int:
+def for_each(names: Iterable[str], act: Callable[[TieringFile], int]) -> int:
     """Do one thing to every file, also after one that failed; return the worst exit code."""
     from flashnest.policy.diagnostics import PolicyCheckError
     from flashnest.policy.tiering_file import load_tiering_file
