@@ -38,6 +38,8 @@ from flashnest.simulate.kernels_tiers import has_room, put, take_out
 from flashnest.storage.ping_pong import FIRST_SUSPENSION_S, JUDGED_MOVES, LONGEST_SUSPENSION_S, SHARE, WINDOW_S
 
 _NVME: Final = cast(int, np.int64(2))
+_AFTER_ALL: Final = cast(int, np.int64(1 << 40))
+"""More than any time: used records go after all unused ones."""
 _DROPPED: Final = 7
 """As a target in WAY: a record that a rule drops comes back from nowhere."""
 
@@ -47,8 +49,8 @@ def window_hits(desk: I64Array, window: int, record: int, now_s: int) -> int:
     """Return the hits of a record within a window, as `storage.sketch` counts them."""
     now = at.GENERATIONS + now_s * (at.GENERATIONS - 1) // windows_of(desk)[window]
     last, total = int(last_seen_of(desk, window)[record]), 0
-    for generation in range(max(0, now - at.GENERATIONS + 1), min(last, now) + 1):
-        total += seen_of(desk, window, record)[generation % at.GENERATIONS]
+    for generation in range(max(0, now - at.GENERATIONS + 1), last + 1):  # most records were not hit lately: none
+        total += seen_of(desk, window, record)[generation & (at.GENERATIONS - 1)]
     return total
 
 
@@ -229,33 +231,39 @@ def _suspend(counts: I64Array, brakes: F64Array, now_s: int) -> None:
     brakes[rule_at.JUDGED] = brakes[rule_at.RETURNED] = 0.0
 
 
-@inline_kernel
-def _goes_first(desk: I64Array, rule: int, record: int, other: int, now_s: int) -> bool:
-    """Whether a rule takes `record` before `other`, which stands in front of it."""
-    by, using = word_of(desk, rule)[rule_at.BY], word_of(desk, rule)[rule_at.USES]
+@kernel
+def _place_in_order(desk: I64Array, rule: int, record: int, now_s: int) -> int:
+    """Return a number that is smaller the sooner a rule takes a record."""
+    by, using, line = word_of(desk, rule)[rule_at.BY], word_of(desk, rule)[rule_at.USES], line_of(desk, record)
     if by >= 0:
-        mine, theirs = fact_of(desk, by, record, now_s), fact_of(desk, by, other, now_s)
-        return bool(mine > theirs if word_of(desk, rule)[rule_at.DESCENDING] else mine < theirs)
-    hit, other_hit = line_of(desk, record)[at.HITS] > 0, line_of(desk, other)[at.HITS] > 0
-    if using == rule_at.UNUSED_FIRST and hit != other_hit:
-        return bool(other_hit)
-    field = at.INSERTED if using == rule_at.OLD_FIRST else at.LAST
-    return bool(line_of(desk, record)[field] < line_of(desk, other)[field])
+        value = fact_of(desk, by, record, now_s)
+        return -value if word_of(desk, rule)[rule_at.DESCENDING] else value
+    if using == rule_at.OLD_FIRST:
+        return int(line[at.INSERTED])
+    unused_first = using == rule_at.UNUSED_FIRST and line[at.HITS] > 0
+    return int(line[at.LAST]) + (_AFTER_ALL if unused_first else 0)
 
 
 @kernel
 def choose(desk: I64Array, rule: int, chosen: I32Array, count: int, most: int, now_s: int) -> int:
     """Put the `most` records that a rule takes first to the front of `chosen`, in their order; returns how many.
 
-    Ties stay in the order given. Insertion sort: a slice has 128 records, 512 on NVMe.
+    Ties stay in the order given. The best so far are kept sorted: most records lose against the last of them at once.
     """
-    ordered = word_of(desk, rule)[rule_at.BY] >= 0 or word_of(desk, rule)[rule_at.USES] != rule_at.NO_USING
+    word = word_of(desk, rule)
+    ordered = word[rule_at.BY] >= 0 or word[rule_at.USES] != rule_at.NO_USING
     if count <= most or not ordered:
         return min(count, most)
-    for i in range(1, count):
-        record, j = int(chosen[i]), i
-        while j > 0 and _goes_first(desk, rule, record, int(chosen[j - 1]), now_s):
-            chosen[j] = chosen[j - 1]
+    places, held = np.empty(most, np.int64), 0
+    for i in range(count):
+        record = int(chosen[i])
+        place = _place_in_order(desk, rule, record, now_s)
+        if held == most and place >= places[most - 1]:
+            continue
+        j = held if held < most else most - 1
+        while j > 0 and places[j - 1] > place:
+            places[j], chosen[j] = places[j - 1], chosen[j - 1]
             j -= 1
-        chosen[j] = record
+        places[j], chosen[j] = place, record
+        held = min(held + 1, most)
     return most

@@ -50,9 +50,9 @@ def _generation(now_s: int, window_s: int) -> int:
 def _see(seen: U8Array, last: int, now: int) -> int:
     """Count one in generation `now` of a record's four; returns `now`. Those that ended too long ago are forgotten."""
     for generation in range(max(last + 1, now - at.GENERATIONS + 1), now + 1):
-        seen[generation % at.GENERATIONS] = 0
-    if seen[now % at.GENERATIONS] < _MOST_SEEN:
-        seen[now % at.GENERATIONS] += 1
+        seen[generation & (at.GENERATIONS - 1)] = 0
+    if seen[now & (at.GENERATIONS - 1)] < _MOST_SEEN:
+        seen[now & (at.GENERATIONS - 1)] += 1
     return now
 
 

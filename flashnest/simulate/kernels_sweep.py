@@ -1,6 +1,6 @@
 """Machine code of the sweep: slices of a table, found cold records, the walk over NVMe, after every step of a trace.
 
-As `storage.sweep*`, with its slices and its pace, but without a clock: a sweep of 500 us is eight rounds of slices.
+As `storage.sweep*`, with its slices and its pace, but without a clock: slices and moves take the time measured there.
 """
 
 from __future__ import annotations
@@ -41,10 +41,13 @@ from flashnest.storage.sweep_cold import PASS_S as WALK_PASS_S
 from flashnest.storage.sweep_cold import WALK_RECORDS
 from flashnest.storage.sweep_tables import PASS_S, SLICE_RECORDS, VICTIMS
 
-ROUNDS: Final = 8
-"""Rounds of slices in one sweep: a slice of a table takes 60 us (`storage.sweep_tables`), a sweep 500 us."""
-ACCESSES_A_ROUND: Final = 64
-"""A trace whose steps hold more accesses than a decode step's few hundred gets as many more rounds."""
+SWEEP_US: Final = 500
+"""Time of one sweep (`decode.sweep_budget`); a trace whose steps hold more accesses than a decode step's few hundred
+gets as much more for each of them."""
+ACCESS_US: Final = 1
+SLICE_US: Final = 60
+CHANGE_US: Final = 5
+"""What a slice takes, and each record that moves to or from NVMe (`storage.sweep_tables`)."""
 _NVME: Final = cast(int, np.int64(2))
 _NONE: Final = cast(int, np.int64(0))
 _ONE: Final = cast(int, np.int64(1))
@@ -217,12 +220,16 @@ def sweep(desk: I64Array, accesses: int, now_s: int, now_ms: int) -> None:
     """Move records as the rules say, after a step of so many accesses."""
     for rule in range(rules_in(desk)):
         brakes_of(desk, rule)[rule_at.STOPPED] = 0.0
-    for turn in range(max(ROUNDS, accesses // ACCESSES_A_ROUND)):
+    counts, first, left_us = counts_of(desk), True, max(SWEEP_US, accesses * ACCESS_US)
+    while left_us > 0:
+        changes = counts[at.NVME_INSERTS] + counts[at.NVME_REMOVES]
         worked = _found_slice(desk, now_s)
         for tier in range(_NVME):
             if tier_of(desk, tier)[at.RULED]:
                 worked |= _table_slice(desk, tier, now_s, now_ms)
-        if turn == 0 and tier_of(desk, _NVME)[at.RULED]:
+        if first and tier_of(desk, _NVME)[at.RULED]:
             _walk_slice(desk, now_s, now_ms)
+        first = False
         if not worked:
             break
+        left_us -= SLICE_US + CHANGE_US * (counts[at.NVME_INSERTS] + counts[at.NVME_REMOVES] - changes)

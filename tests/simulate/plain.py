@@ -492,15 +492,19 @@ class Plain:
     def _sweep(self, accesses: int) -> None:
         for state in self.states:
             state.stopped = False
-        for turn in range(max(8, accesses // 64)):
+        first, left_us = True, max(500, accesses)
+        while left_us > 0:
+            changes = self.changes
             worked = self._found_slice()
             for tier in (Tier.VRAM, Tier.DRAM):
                 if tier in self.ruled:
                     worked |= self._table_slice(self.places[tier])
-            if turn == 0 and Tier.NVME in self.ruled:
+            if first and Tier.NVME in self.ruled:
                 self._walk_slice(self.places[Tier.NVME])
+            first = False
             if not worked:
                 break
+            left_us -= 60 + 5 * (self.changes - changes)
 
     def _found_slice(self) -> bool:
         if not self.found:

@@ -27,7 +27,7 @@ CAPACITIES = {Tier.DRAM: 60_000, Tier.NVME: 1 << 20}
 """1021 records and 4900."""
 FLUSH_RECORDS, FLUSH_S = 256, 5.0
 SLICE_NS = 40_000
-"""What each look at the clock adds: a sweep of 500 us is then as long as the simulation's eight rounds."""
+"""What each look at the clock adds: a sweep of 500 us is then about as long as the simulation's."""
 
 POLICIES = {
     "dram": "place otherwise in dram",
