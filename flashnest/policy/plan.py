@@ -44,10 +44,12 @@ class PlannedMove:
     `records` of them go, less where watermarks or room end it; `refused` of those find no room in the target.
 
     `already` of the matching ones the old policy treats the same way, None without an old one. `seconds` at the pace
-    that `limit` names; None where nothing limits it but the sweep's time budget.
+    that `limit` names; None where nothing limits it but the sweep's time budget. Not `due`: its tier is not
+    above `when`.
     """
 
     rule: MoveRule
+    due: bool
     matching: int
     records: int
     nbytes: int
@@ -145,8 +147,9 @@ class _Planner:
         for rule, mask in self._matching(policy, self._now):
             if rule.action == KEEP:
                 continue
+            due = self._is_due(rule, self._now)
             at = np.flatnonzero(mask)
-            records = self._due(rule, len(at))
+            records = self._going(rule, len(at))
             going = min(records, self._free(rule.target, records))
             taken[at[:going]] = True
             self._now[rule.source] -= going
@@ -155,7 +158,7 @@ class _Planner:
             same = None if already is None else int(np.count_nonzero(already[at] == _code(rule)))
             nbytes = int(self._present.facts.nbytes[at].sum(dtype=np.int64) * going / max(1, len(at)))
             seconds, limit = self._pace(rule, going, nbytes)
-            planned.append(PlannedMove(rule, len(at), going, nbytes, records - going, same, seconds, limit))
+            planned.append(PlannedMove(rule, due, len(at), going, nbytes, records - going, same, seconds, limit))
         return tuple(planned), taken
 
     def misplaced(self, new: Policy, old: Policy | None, taken: BoolArray) -> tuple[Misplaced, ...]:
@@ -188,7 +191,7 @@ class _Planner:
         ordered = [*(rule for rule in rules if rule.action == KEEP), *(rule for rule in rules if rule.action != KEEP)]
         left = np.ones(len(self._present), np.bool_)
         for rule in ordered:
-            if rule.when_fill is not None and held[rule.source] <= rule.when_fill * self._rooms[rule.source].records:
+            if not self._is_due(rule, held):
                 yield rule, np.zeros(len(left), np.bool_)
                 continue
             mask = left & (self._present.tier == rule.source)
@@ -196,7 +199,10 @@ class _Planner:
             left &= ~mask
             yield rule, mask
 
-    def _due(self, rule: MoveRule, matching: int) -> int:
+    def _is_due(self, rule: MoveRule, held: Mapping[Tier, int]) -> bool:
+        return rule.when_fill is None or held[rule.source] > rule.when_fill * self._rooms[rule.source].records
+
+    def _going(self, rule: MoveRule, matching: int) -> int:
         """Return how many of the matching records go: all, or what brings the tier below `until`."""
         if rule.until_fill is None:
             return matching

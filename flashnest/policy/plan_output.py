@@ -75,8 +75,11 @@ def _move_lines(move: PlannedMove, with_old: bool) -> list[str]:
     head = f"  {rule.action} {move.records:,} records, {format_bytes(move.nbytes)}, {way}{_time(move)}"
     lines = [head, f"    rule {rule.number} (line {rule.line}): {rule.text}"]
     notes = []
-    if not move.matching:
-        notes.append("its tier is not above `when`, or no record matches")
+    if not move.due:
+        share = f"{100 * (rule.when_fill or 0.0):.4g}%"
+        notes.append(f"not due: {rule.source.name.lower()} is not more than {share} full when it is its turn")
+    elif not move.matching:
+        notes.append("no record matches")
     elif move.refused:
         target = rule.target.name.lower() if rule.target else ""
         notes.append(f"{move.matching:,} match; {move.refused:,} find no room in {target}")
@@ -139,6 +142,7 @@ def _move_json(move: PlannedMove) -> Json:
         "action": rule.action,
         "source": rule.source.name.lower(),
         "target": None if rule.target is None else rule.target.name.lower(),
+        "due": move.due,
         "matching": move.matching,
         "records": move.records,
         "bytes": move.nbytes,

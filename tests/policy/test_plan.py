@@ -104,7 +104,7 @@ def test_a_rule_that_is_not_due_leaves_its_records_to_the_next() -> None:
     present = table(900, tiers=(Tier.DRAM,))
     text = PLACE + "demote from dram to nvme when fill > 95% until fill < 90%\nevict hits = 0 from dram"
     demote, evict = planned(text, present, dram=1000, nvme=1000).moves
-    assert demote.matching == 0
+    assert (demote.matching, demote.due, evict.due) == (0, False, True)
     assert evict.records == int(np.count_nonzero(present.facts.hits == 0))
 
 
@@ -191,7 +191,7 @@ def test_text_and_json_say_the_same() -> None:
     assert data["moves"] == [
         {
             "rule": 2, "line": 2, "text": "promote hits >= 3 from nvme to dram at most 100 rec/s", "action": "promote",
-            "source": "nvme", "target": "dram", "matching": matching, "records": 200, "bytes": 14400,
+            "source": "nvme", "target": "dram", "due": True, "matching": matching, "records": 200, "bytes": 14400,
             "refused": matching - 200, "already": None, "seconds": 2.0, "limit": "100 rec/s",
         }
     ]  # fmt: skip
