@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 from lark import Lark
 from lark.grammar import Rule
+from random_policies import move_text, place_text
 
 ROOT = Path(__file__).parents[2]
 
@@ -166,7 +167,7 @@ def mutated(text: str, random: Random) -> bytes:
 
 def _slice(data: bytes, random: Random) -> tuple[int, int]:
     start = random.randint(0, len(data))
-    return start, min(len(data), start + int(random.expovariate(1 / 6)))
+    return start, min(len(data), start + int(min(random.expovariate(1 / 6), 1000.0)))
 
 
 def _deleted(data: bytes, random: Random) -> bytes:
@@ -211,8 +212,11 @@ _MUTATIONS = (_deleted, _doubled, _flipped, _noisy, _worded, _worded, _spliced, 
 
 
 def policy_bytes(random: Random) -> bytes:
-    """Return a policy text: of the grammar, or mutated from one or from the corpus."""
+    """Return a policy text: of the grammar, or mutated from one, from the corpus or from a policy that compiles."""
     kind = random.random()
+    if kind < 0.06:  # the checks behind names and units see few of the others, and cost most
+        text = random.choice((place_text, move_text))(random)
+        return random.choice((_worded, _deleted, _spliced))(text.encode(), random)
     if kind < 0.4:
         return sentences(random).encode()
     return mutated(sentences(random) if kind < 0.6 else _excerpt(random.choice(corpus()), random), random)
