@@ -8,7 +8,7 @@ import numpy as np
 from naive import acting, first_match, moves
 from random_policies import Pool
 
-from flashnest.policy import Policy, PolicyCheckError, Severity, compile_policy
+from flashnest.policy import Policy, PolicyCheckError, RecordFacts, Severity, compile_policy
 from flashnest.policy.parse import parse
 from flashnest.policy.syntax import Document, Source
 
@@ -38,12 +38,19 @@ def _wrong_findings(document: Document, error: PolicyCheckError, pool: Pool, ind
             yield f"no rule places {record}, and no gap is told"
         if rule is not None and document.places[rule].span.line in never:
             yield f"rule {rule + 1} places {record}, and is told to be unreachable"
-        if never and document.moves:
+        if never and document.moves and can_be(record):
             lines = {
                 move.span.line for move, acts in zip(document.moves, acting(document, record), strict=True) if acts
             }
             if lines & never:
                 yield f"the moves on lines {lines & never} take {record}, and are told never to act"
+
+
+def can_be(record: RecordFacts) -> bool:
+    """Return whether a record can have its facts: the checks of moves speak of such records alone."""
+    counts = [hits for _, hits in sorted(record.window_hits)]
+    idle_longer = all(hits == 0 for window_s, hits in record.window_hits if window_s < record.idle_s)
+    return record.idle_s <= record.age_s and [*counts, record.hits] == sorted([*counts, record.hits]) and idle_longer
 
 
 def _wrong_places(document: Document, policy: Policy, pool: Pool, index: np.ndarray) -> Iterator[str]:

@@ -5,7 +5,7 @@ As `policies` and `moving`, but driven by a `random.Random` and a numpy generato
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import numpy as np
@@ -141,9 +141,12 @@ class Pool:
 
 
 def pool(count: int, seed: int) -> Pool:
-    """Return records whose facts lie on, beside and far from the constants of the policies above."""
+    """Return records whose facts lie on, beside and far from the constants of the policies above.
+
+    In half of them the facts also fit each other, as far as `agreeing.can_be` asks.
+    """
     random = Random(seed)
-    records = tuple(_record(random) for _ in range(count))
+    records = tuple(_fitting(_record(random)) if i % 2 else _record(random) for i in range(count))
     u32, u8 = np.uint32, np.uint8
     facts = FactArrays(
         tokens=np.array([one.tokens for one in records], u8),
@@ -158,6 +161,14 @@ def pool(count: int, seed: int) -> Pool:
         window_hits=tuple(np.array([one.hits_in(window) for one in records], u32) for window in WINDOWS_S),
     )
     return Pool(records, facts)
+
+
+def _fitting(record: RecordFacts) -> RecordFacts:
+    idle_s, age_s = sorted((record.idle_s, record.age_s))
+    *counts, hits = sorted((*(hits for _, hits in record.window_hits), record.hits))
+    found = zip(WINDOWS_S, counts, strict=True)
+    windows = tuple((window_s, count if window_s >= idle_s else 0) for window_s, count in found)
+    return replace(record, idle_s=idle_s, age_s=age_s, hits=hits, window_hits=windows)
 
 
 def _record(random: Random) -> RecordFacts:

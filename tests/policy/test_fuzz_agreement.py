@@ -9,10 +9,10 @@ from random import Random
 
 import numpy as np
 import pytest
-from agreeing import disagreements
+from agreeing import can_be, disagreements
 from random_policies import Pool, move_text, place_text, pool
 
-from flashnest.policy import PolicyCheckError, compile_policy
+from flashnest.policy import PolicyCheckError, RecordFacts, compile_policy
 from flashnest.policy.placement import Placement
 
 
@@ -38,6 +38,14 @@ def test_some_of_the_policies_compile_and_some_do_not(kind):
         except PolicyCheckError as error:
             assert {"T101", "T102"} & {one.code for one in error.diagnostics}  # noqa: PT017
     assert 15 < compiled < 60
+
+
+def test_half_of_the_records_can_be(records):
+    assert 1500 <= sum(can_be(record) for record in records.records) < 2500
+    assert len({record.idle_s for record in records.records if can_be(record)}) > 10
+    assert not can_be(RecordFacts(8, idle_s=2, age_s=1))
+    assert not can_be(RecordFacts(8, hits=1, window_hits=((60, 2),)))
+    assert not can_be(RecordFacts(8, hits=3, window_hits=((60, 1),), idle_s=61, age_s=61))
 
 
 def test_a_wrong_placement_would_be_seen(records, monkeypatch):
