@@ -131,7 +131,9 @@ def _worn(
     source: str,
 ) -> Diagnostic:
     each = _size(writes.bytes_a_record)
-    text = f"{writes.records_per_s:.1f} records/s x {each} = {rate_words(writes.bytes_per_s)}"
+    text = f"{writes.records_per_s:.1f} records/s x {each} = {rate_words(writes.wanted_bytes_per_s)}"
+    if writes.bytes_per_s < writes.wanted_bytes_per_s:
+        text += f", of which `flush` lets through {rate_words(writes.bytes_per_s)}"
     if platform.nvme_endurance_bytes is not None:
         whole = f"{platform.nvme_endurance_bytes / 1e12:.0f} TB"
         life = drive_life_s(writes.bytes_per_s, platform) or 0.0

@@ -81,8 +81,16 @@ class ExpectedWrites:
     """Records a second that would be placed there `after 2 hits`, None where it is not known how often they come."""
     within_s: float
     """The time that the rates are over."""
+    most_bytes_per_s: float | None = None
+    """What the policy's `flush` allows; what comes faster waits in DRAM, then is refused."""
+
+    @property
+    def wanted_bytes_per_s(self) -> float:
+        """Bytes a second that the records ask for."""
+        return self.records_per_s * self.bytes_a_record
 
     @property
     def bytes_per_s(self) -> float:
         """Bytes written a second."""
-        return self.records_per_s * self.bytes_a_record
+        most = self.most_bytes_per_s
+        return self.wanted_bytes_per_s if most is None else min(most, self.wanted_bytes_per_s)

@@ -124,9 +124,9 @@ def expected_writes(
     twice = None
     if records.learnt is not None:
         twice = float(records.counts[(placed == Tier.NVME) & (records.learnt >= 2)].sum()) / demand.within_s
-    return ExpectedWrites(
-        rate, by_rule, demoted, cost[options.engine], options.engine, other, cost[other], twice, demand.within_s
-    )
+    most = None if policy.flush is None else policy.flush.most_bytes_per_s
+    written, others = cost[options.engine], cost[other]
+    return ExpectedWrites(rate, by_rule, demoted, written, options.engine, other, others, twice, demand.within_s, most)
 
 
 def bytes_a_change(records: int, rooms: Mapping[Tier, TierRoom], options: TierOptions) -> float:

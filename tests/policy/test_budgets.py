@@ -193,6 +193,16 @@ def test_without_a_requirement_a_drive_that_does_not_last_its_warranty_is_a_warn
     assert found.severity is Severity.WARNING
 
 
+def test_a_flush_with_a_limit_writes_no_faster() -> None:
+    slow = replace(writes(1000), most_bytes_per_s=1.9e6)
+    assert check_writes(goals(), slow, PLATFORM, SOURCE) == []
+    rate, _ = check_writes(goals(), replace(slow, most_bytes_per_s=7.7e6), PLATFORM, SOURCE)
+    assert rate.primary is not None
+    assert rate.primary.text == (
+        "1000.0 records/s x 8.6 kB = 8.6 MB/s, of which `flush` lets through 7.7 MB/s: that writes 1200 TB in 4.9 y"
+    )
+
+
 def test_counts_in_words() -> None:
     assert [count_words(n) for n in (812, 173_106, 80e6, 2.5e9)] == ["812", "173.1k", "80.0M", "2.5G"]
 

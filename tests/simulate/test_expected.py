@@ -56,6 +56,14 @@ def test_writes_are_about_those_of_the_simulation(trace: Trace, engine: str) -> 
     assert writes.twice_per_s < writes.records_per_s
 
 
+def test_writes_know_the_limit_of_a_flush(trace: Trace) -> None:
+    policy, options = compile_policy("place otherwise in nvme\nflush every 1min at most 2 MB/s"), TierOptions()
+    demand = Demand(records_of_trace(trace), LENGTHS, trace.duration_s, trace)
+    writes = expected_writes(policy, demand, tier_rooms(ROOMY, policy, options), options)
+    assert writes is not None
+    assert writes.bytes_per_s == 2e6 < writes.wanted_bytes_per_s
+
+
 def test_nothing_is_said_of_writes_without_a_time_or_a_drive(trace: Trace) -> None:
     policy, options = compile_policy("place otherwise in dram"), TierOptions()
     dram = tier_rooms({Tier.DRAM: 1 << 20}, policy, options)
