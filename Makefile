@@ -36,15 +36,18 @@ check: setup  ## formatting, lint, types, import rows
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: setup  ## format the code
+format: setup  ## format the code, and the grammar in docs/policy.md
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/python tools/ebnf.py --write
 
 bench: setup  ## print the benchmark tables and write their JSON to outputs/
 	@mkdir -p outputs
 	$(BIN)/python -m benchmarks.table --records 1M,16M --json outputs/table.json
 	$(BIN)/python -m benchmarks.cold --records 1M,16M --json outputs/cold.json
 	$(BIN)/python -m benchmarks.steps --json outputs/steps.json
+	$(BIN)/python -m benchmarks.policy --json outputs/policy.json
+	$(BIN)/python -m benchmarks.simulate --json outputs/simulate.json
 	$(BIN)/python -m benchmarks.decode --json outputs/decode.json
 
 wheel: setup  ## build dist/*.whl
