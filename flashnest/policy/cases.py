@@ -5,6 +5,7 @@ A test without `in` asks where a new record is placed; one with `in` asks what t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -22,13 +23,14 @@ from flashnest.policy.facts import (
     time_words,
 )
 from flashnest.policy.yaml_nodes import Node
-from flashnest.record import Tier
+from flashnest.record import Admission, Tier
 from flashnest.units import Dimension, UnitError, parse_quantity
 
 STAY = "stay"
 EVICT = "evict"
 _WAYS = ("promote", "demote")
 _LONGEST_S = 2**24 - 1
+_AFTER = re.compile(r"(\d{1,3}) hits? in (\S+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class TestCase:
     whole_chain: bool
     by: int | str | None
     stored: Stored | None = None
+    after: Admission | None = None
+    """What the record has to do before it is stored; None: the test does not ask."""
 
 
 def read_tests(node: Node) -> tuple[TestCase, ...]:
@@ -73,9 +77,14 @@ def known_keys(mapping: Mapping[str, Node], known: tuple[str, ...], noun: str) -
             raise node.wrong(*unknown(key, noun, known))
 
 
+def read_record(node: Node, *, stored: bool) -> RecordFacts:
+    """Read one `record` of a test; `stored` allows the facts that change. Raises YamlShapeError."""
+    return _record(node, stored=stored)
+
+
 def _test(node: Node) -> TestCase:
     keys = node.mapping("a test is a mapping: `{record: {tokens: 31}, expect: dram}`")
-    known_keys(keys, ("name", "record", "in", "fill", "expect", "by"), "key")
+    known_keys(keys, ("name", "record", "in", "fill", "expect", "by", "after"), "key")
     for needed in ("record", "expect"):
         if needed not in keys:
             raise node.wrong(f"the test has no `{needed}`", "a test is `{record: {tokens: 31}, expect: dram}`")
@@ -88,7 +97,18 @@ def _test(node: Node) -> TestCase:
     if by is not None and (isinstance(by, bool) or not isinstance(by, int | str)):
         raise keys["by"].wrong("`by` is a rule's number, label or text", "write it like `by: 2`")
     name = str(keys["name"].value()) if "name" in keys else _default_name(record, stored)
-    return TestCase(name, node.line, record, expect, whole, by, stored)
+    after = _after(keys["after"], stored) if "after" in keys else None
+    return TestCase(name, node.line, record, expect, whole, by, stored, after)
+
+
+def _after(node: Node, stored: Stored | None) -> Admission:
+    """Read `2 hits in 10min`, as a `place` rule has it."""
+    if stored is not None:
+        raise node.wrong("`after` is about new records; this one is stored already", "take `in` or `after` out")
+    found = _AFTER.fullmatch(str(node.value()).strip())
+    if found is None:
+        raise node.wrong(f"`{node.value()}` is no admission", "write it like `2 hits in 10min`")
+    return Admission(int(found[1]), _window(found[2], node))
 
 
 def _default_name(record: RecordFacts, stored: Stored | None) -> str:

@@ -207,6 +207,13 @@ _ALL: Final = (
     ),
     Code("T502", "test-name-twice", WARNING, "Two tests have the same name.", "Rename one of the two."),
     Code("T503", "untested-rule", WARNING, "No test is decided by a rule.", "Add a test with a record that it takes."),
+    Code(
+        "T504",
+        "untested-atom",
+        WARNING,
+        "A comparison is true, or false, in every test that reaches its rule.",
+        "Add a test with a record for which it is the other way round.",
+    ),
 )
 
 CODES: Final = {code.code: code for code in _ALL}

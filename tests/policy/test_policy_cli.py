@@ -47,7 +47,7 @@ def test_check_takes_names_of_shipped_options():
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["ok", "ok", "ok"]
-    assert lines[0].endswith("conf/tiering/hotcold.yaml: 3 rules, 3 moves, 12 tests")
+    assert lines[0].endswith("conf/tiering/hotcold.yaml: 3 rules, 3 moves, 13 tests")
 
 
 def test_check_goes_on_after_a_wrong_file_and_returns_the_worst_code(tmp_path):
@@ -83,7 +83,7 @@ def test_test_passes_on_shipped_options():
     result = run("test", "hotcold", "nvme_only")
 
     assert result.exit_code == 0
-    assert "hotcold.yaml: 12 of 12 tests passed" in result.stdout
+    assert "hotcold.yaml: 13 of 13 tests passed" in result.stdout
 
 
 def test_test_fails_with_1_and_says_why(tmp_path):

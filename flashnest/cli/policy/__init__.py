@@ -13,7 +13,7 @@ from flashnest.cli.policy.diff import diff
 from flashnest.cli.policy.fmt import fmt
 from flashnest.cli.policy.plan import plan
 from flashnest.cli.policy.simulate import simulate
-from flashnest.cli.policy.test import test
+from flashnest.cli.policy.test import run_policy_tests
 from flashnest.cli.policy.tune import tune
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -23,5 +23,5 @@ app.command()(diff)
 app.command()(fmt)
 app.command()(plan)
 app.command()(simulate)
-app.command()(test)
+app.command("test")(run_policy_tests)
 app.command()(tune)
