@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from flashnest.policy import Policy
 from flashnest.policy.platform_facts import PlatformFacts
-from flashnest.record import I64Array, Tier
+from flashnest.record import KEY_BYTES, I64Array, Tier
 from flashnest.simulate import state as at
 from flashnest.simulate.desk import make_desk
 from flashnest.simulate.kernels_steps import run_steps
@@ -21,8 +21,11 @@ from flashnest.simulate.room import rooms_of
 from flashnest.simulate.state import State, make_state
 from flashnest.simulate.tier_options import TierOptions, named_eviction
 from flashnest.simulate.trace import Trace
+from flashnest.storage.table import records_within
 
 SERIES_POINTS: Final = 200
+_BUFFER_BYTES: Final = 4 << 20
+"""One of the two halves of `storage.cold_options`' buffer."""
 _NO_SERIES: Final = Series(np.zeros(0, np.int64), np.zeros(0), {})
 _T = TypeVar("_T", bound=np.generic)
 
@@ -71,10 +74,15 @@ class Play:
         state.counts[at.STAYS] = any(Tier.NVME in (rule.source, rule.target) and rule.acts for rule in acting)
         state.counts[at.PROMOTES] = any(rule.source is Tier.NVME and rule.action == "promote" for rule in acting)
         state.counts[at.BLOCKING] = options.blocking
-        state.counts[at.FLUSH_RECORDS] = options.flush_records
-        interval_s = options.flush_interval_s if policy.flush is None else policy.flush.every_s
-        state.counts[at.FLUSH_MS] = int(1000 * interval_s)
+        flush = policy.flush
+        state.counts[at.FLUSH_RECORDS] = options.flush_records if flush is None else self._buffer_records()
+        state.counts[at.FLUSH_MS] = int(1000 * (options.flush_interval_s if flush is None else flush.every_s))
         return state
+
+    def _buffer_records(self) -> int:
+        """Return what fits in a run's write buffer: with `flush` a batch is written when that is full, or in time."""
+        words = max(1, -(-(self.record_bytes - KEY_BYTES) // 4))
+        return records_within(_BUFFER_BYTES, words=words, eviction="lru")[0]
 
     def play(self, progress: Callable[[float], None]) -> None:
         """Play every step; sets `series` and `seconds`."""
