@@ -101,7 +101,7 @@ def test_organic_text_with_short_grams_warns_that_most_hits_are_on_nvme(folder):
 def _tuned(folder: Path, trace: str, *args: str) -> tuple[dict, dict, str]:
     """Return the policy as it came, the chosen setting, and the file that was written."""
     rows, out = folder / "rows.json", folder / "tuned.yaml"
-    options = ("--limit", "60", "--budget", "dram=2MiB", "--json", str(rows), "--out", str(out))
+    options = ("--limit", "40", "--budget", "dram=2MiB", "--json", str(rows), "--out", str(out))
     _run("tune", SPLIT, str(folder / trace), *WHOLE_ANSWERS, *options, *args)
     table = json.loads(rows.read_text())["rows"]
     return table[0], next(row for row in table if row["chosen"]), out.read_text()
@@ -109,7 +109,7 @@ def _tuned(folder: Path, trace: str, *args: str) -> tuple[dict, dict, str]:
 
 def test_tune_serves_more_organic_hits_at_once(folder):
     pytest.importorskip("optuna")
-    now, chosen, text = _tuned(folder, "organic.jsonl", "--lengths", "2,3,4", "--trials", "40")
+    now, chosen, text = _tuned(folder, "organic.jsonl", "--lengths", "2,3,4", "--trials", "24")
     assert chosen["fast_share"] > 1.5 * now["fast_share"]
     assert chosen["fast_bytes"] <= 2 * 2**20
     assert text.startswith("# Tuned: ")
@@ -118,6 +118,6 @@ def test_tune_serves_more_organic_hits_at_once(folder):
 
 def test_tune_serves_as_many_repeated_hits_with_less(folder):
     pytest.importorskip("optuna")
-    now, chosen, _ = _tuned(folder, "repeats.jsonl", "--trials", "40")
+    now, chosen, _ = _tuned(folder, "repeats.jsonl", "--trials", "24")
     assert chosen["fast_share"] >= 0.99 * now["fast_share"]
     assert (chosen["fast_bytes"], -chosen["fast_share"]) < (now["fast_bytes"], -now["fast_share"])

@@ -79,6 +79,8 @@ def tune(
             check_writable(Path(place), option=option)
     file = load_tiering_file(tiering_path(policy))
     file.compile()
+    if out is not None:
+        _check_kind(file.path, Path(out))
     options = TraceOptions(lengths, requests, concurrency, tokenizer, limit, output_tokens)
     stage = open_stage(trace, options, platform, _budget(budget or []))
     found = _search(file, stage, trials, seed)
@@ -195,6 +197,15 @@ def _write_json(found: Tuning, chosen: Trial, path: Path) -> None:
     print(f"wrote {path}", file=sys.stderr)
 
 
+def _check_kind(old: Path, new: Path) -> None:
+    """Refuse a text as the place of a YAML file, and the other way round, before the search."""
+    from flashnest.policy.tiering_file import TEXT_SUFFIXES, YAML_SUFFIXES
+
+    kind = YAML_SUFFIXES if old.suffix in YAML_SUFFIXES else TEXT_SUFFIXES
+    if new.suffix not in kind:
+        raise ConfigError(f"{new} is of another kind than {old}", fix=f"end its name in {old.suffix}")
+
+
 def _write_policy(file: TieringFile, stage: Stage, found: Tuning, chosen: Trial, path: Path) -> None:
     """Write the policy with the chosen params, and say how its own tests do."""
     from flashnest.policy.testing import run_tests
@@ -203,8 +214,6 @@ def _write_policy(file: TieringFile, stage: Stage, found: Tuning, chosen: Trial,
     from flashnest.simulate.tuned_file import tuned_text, tuned_yaml
 
     lines = _numbers(stage, found, chosen)
-    if (file.path.suffix in YAML_SUFFIXES) != (path.suffix in YAML_SUFFIXES):
-        raise ConfigError(f"{path} is of another kind than {file.path}", fix=f"end its name in {file.path.suffix}")
     if file.path.suffix in YAML_SUFFIXES:
         text = tuned_yaml(file.path.read_text("utf-8"), chosen.params, lines)
     else:
