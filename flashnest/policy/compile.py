@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,6 +29,9 @@ from flashnest.policy.resolved import Rule
 from flashnest.policy.syntax import Document, Source
 from flashnest.policy.values import Constant
 from flashnest.record import Tier
+
+if TYPE_CHECKING:
+    from flashnest.policy.explain import Explanation
 
 _MAX_RULES = 65_535
 """Rule codes are uint16."""
@@ -95,13 +100,17 @@ class Policy:
         """
         return self.moves.first(facts, tier, fill, trial)
 
-    def simulate(self, trace: object, **settings: object) -> object:
+    def explain(self, facts: RecordFacts, tier: Tier | None = None, fill: float = 0.0) -> Explanation:
+        """Explain where one new record is placed, or what moves do to it in `tier` while that is `fill` full, 0..1."""
+        explanation: Explanation = import_module("flashnest.policy.explain").explain(self, facts, tier, fill)
+        return explanation
+
+    def simulate(self, trace: object, **settings: object) -> Any:
         """Play a trace through the policy: `flashnest.simulate.simulate(self, trace, **settings)`, a `Simulation`.
 
         Loads the package by name, on use: policy is a lower row than simulate and knows nothing of it.
         """
-        simulation: object = import_module("flashnest.simulate").simulate(self, trace, **settings)
-        return simulation
+        return import_module("flashnest.simulate").simulate(self, trace, **settings)
 
 
 def compile_policy(

@@ -10,6 +10,7 @@ import typer
 from flashnest.cli.policy.bench import bench
 from flashnest.cli.policy.check import check
 from flashnest.cli.policy.diff import diff
+from flashnest.cli.policy.explain import explain
 from flashnest.cli.policy.fmt import fmt
 from flashnest.cli.policy.plan import plan
 from flashnest.cli.policy.simulate import simulate
@@ -20,6 +21,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions
 app.command()(bench)
 app.command()(check)
 app.command()(diff)
+app.command()(explain)
 app.command()(fmt)
 app.command()(plan)
 app.command()(simulate)
