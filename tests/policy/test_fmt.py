@@ -191,7 +191,7 @@ def untidy(draw: st.DrawFn) -> str:
     return done
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(untidy())
 def test_layout_keeps_meaning_and_comments_and_is_stable(text):
     done = layout(Source(text))
@@ -204,7 +204,7 @@ def test_layout_keeps_meaning_and_comments_and_is_stable(text):
     assert all(line == line.rstrip() for line in done.split("\n"))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(untidy())
 def test_layout_of_yaml_changes_the_rules_alone(text):
     block = "".join(f"   {line}\n" if line.strip() else "\n" for line in text.strip("\n").split("\n"))

@@ -23,13 +23,13 @@ tools = st.sampled_from(("check", "fmt"))
 suffixes = st.sampled_from((".tier", ".yaml"))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_any_input_is_a_policy_or_a_policy_error(random):
     assert outcome(drawn(random)) in ENDINGS
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode), suffixes, tools)
 @example(b"rules: |2-\n\n  \n", ".yaml", "fmt")
 @example("rules: |\n  otherwise in dram # \x85\n  # \u2028".encode(), ".yaml", "fmt")
@@ -41,7 +41,7 @@ def test_any_bytes_are_a_policy_or_a_policy_error(data, suffix, tool):
     assert outcome(Input(data, suffix, tool)) in ENDINGS
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_any_input_can_be_told_as_json_and_sarif(random):
     first, second = json.loads(documents(drawn(random)))
