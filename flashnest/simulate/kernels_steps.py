@@ -128,7 +128,6 @@ def _answer(desk: I64Array, record: int, now_s: int) -> None:
     if line[at.TIER] != _NVME:
         _hit(desk, record, now_s)
     elif counts[at.BLOCKING] or line[at.BATCH] == counts[at.BATCHES]:
-        counts[at.BUFFERED] += line[at.BATCH] == counts[at.BATCHES]
         _hit(desk, record, now_s)
         find(desk, record)
     else:

@@ -46,10 +46,10 @@ S3FIFO, SIEVE, LRU, REFUSE = range(4)
 EVICTIONS: Final = {"s3fifo": S3FIFO, "sieve": SIEVE, "lru": LRU}
 
 QUESTIONS, MISSES, REJECTED, NOT_ADMITTED, PUSHED_OUT, STORINGS = range(6)
-NVME_INSERTS, NVME_REMOVES, FALSE_READS, BUFFERED, BATCHES = range(6, 11)
-GATHERED, GATHERED_MS, FOUND_START, FOUND_COUNT, PENDING, STAYS, BLOCKING = range(11, 18)
-FLUSH_RECORDS, FLUSH_MS, PROMOTES, MILLILEAVES = range(18, 22)
-COUNTERS: Final = 22
+NVME_INSERTS, NVME_REMOVES, FALSE_READS, BATCHES = range(6, 10)
+GATHERED, GATHERED_MS, FOUND_START, FOUND_COUNT, PENDING, STAYS, BLOCKING = range(10, 17)
+FLUSH_RECORDS, FLUSH_MS, PROMOTES, MILLILEAVES = range(17, 21)
+COUNTERS: Final = 21
 
 QUEUE_SHARE: Final = 0.1
 GHOST_SHARE: Final = 0.9
@@ -68,7 +68,7 @@ class State(NamedTuple):
     """Everything that changes, and the facts of records that do not.
 
     lines int32 (m, 16); tokens, kind uint8, namespace, nbytes uint32 (m,); tiers int64 (3, 20); slots, free, ring
-    int32: those of all tiers one after the other; counts int64 (22,); seen uint8 (windows, m, 4) and seen_at int32
+    int32: those of all tiers one after the other; counts int64 (21,); seen uint8 (windows, m, 4) and seen_at int32
     (windows, m): hits by generation, and the last one; learnt uint8 and learnt_at int32: the same of inserts, for
     `after`; windows_s int64; chains int64 (chains, 3), -1 where one ends; admissions int64 (chains, 2): times and
     seconds, 0 for none; found, pending, batch int32: what waits for the sweep, for the next step, and slices at work.
