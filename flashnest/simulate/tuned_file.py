@@ -6,6 +6,7 @@ The rest of the text stays as it is, to the letter: a tuned file is to be compar
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -49,7 +50,15 @@ def tuned_text(document: Document, params: Mapping[str, str], lines: Sequence[st
 
 def _comment(lines: Sequence[str]) -> str:
     first, *rest = lines
-    return "\n".join([f"{_TITLE}{first}", *(f"#   {line}" for line in rest), _END]) + "\n"
+    wrapped = [_wrapped(f"{_TITLE}{first}"), *(_wrapped(f"#   {line}") for line in rest)]
+    return "\n".join([*wrapped, _END]) + "\n"
+
+
+def _wrapped(line: str) -> str:
+    """Break a comment after `_LINE_WIDTH` characters, at spaces."""
+    return textwrap.fill(
+        line, _LINE_WIDTH, subsequent_indent="#       ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _start(node: Node) -> int:

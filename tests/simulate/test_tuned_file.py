@@ -60,3 +60,12 @@ def test_plain_text_has_its_declarations_changed():
     tuned = tuned_text(compile_policy(text).document, {"long": "16 tokens", "short": "4"}, LINES)
     assert tuned == COMMENT + text.replace("32 tokens", "16 tokens").replace("= 8", "= 4")
     assert compile_policy(tuned).params["short"].value == 4
+
+
+def test_long_lines_of_the_comment_are_broken_at_spaces():
+    text = tuned_yaml(HEAD + "params: {}\n" + RULES, {"long": "8"}, ["today", "word " * 60])
+    comment = text[: text.index("# A policy.")].splitlines()
+    assert max(map(len, comment)) <= 118
+    assert all(line.startswith("#") for line in comment)
+    assert sum(line.count("word") for line in comment) == 60
+    assert tuned_yaml(text, {"long": "16 tokens"}, LINES) == COMMENT + HEAD + "params: {long: 16 tokens}\n" + RULES
