@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import count as count_up
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -87,13 +88,16 @@ def compare(seed: int, count: int) -> Tally:
     policies, agreeing = generator("random_policies"), generator("agreeing")
     random, numbers, tally = Random(seed), np.random.default_rng(seed), Tally()
     pool = policies.pool(_POOL, seed)
-    while tally.done < count:
-        kind = "moves" if tally.outcomes["places"] > tally.outcomes["moves"] else "places"
-        text = policies.place_text(random) if kind == "places" else policies.move_text(random)
+    for turn in count_up():
+        if tally.done >= count:
+            break
+        kind, text_of = (("places", policies.place_text), ("moves", policies.move_text))[turn % 2]
+        text, told = text_of(random), Counter[str]()
         index = numbers.integers(0, _POOL, min(RECORDS_A_POLICY, count - tally.done))
-        tally.failures += [f"seed {seed}: {one}\n{text}" for one in agreeing.disagreements(text, pool, index)]
+        failed = agreeing.disagreements(text, pool, index, told)
+        tally.failures += [f"seed {seed}: {one}\n{text}" for one in failed]
         tally.done += len(index)
-        tally.outcomes[kind] += 1
+        tally.outcomes.update({f"{kind} {name}": pairs for name, pairs in told.items()})
     return tally
 
 
@@ -116,7 +120,7 @@ def told(what: str, tally: Tally, seconds: float) -> Iterator[Result]:
     facts: dict[str, str | int | float | None] = {"of": tally.done, "seconds": round(seconds)}
     yield Result(f"{what}_failed", facts, len(tally.failures), what)
     for name, count in tally.outcomes.most_common():
-        yield Result(what, {"outcome": name}, count, what if what == "inputs" else "policies")
+        yield Result(what, {"outcome": name}, count, what)
     if tally.slowest[1]:
         yield Result("slowest", {"input": tally.slowest[1][:80]}, tally.slowest[0], "s")
 

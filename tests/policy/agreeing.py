@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,15 +14,21 @@ from flashnest.policy.parse import parse
 from flashnest.policy.syntax import Document, Source
 
 
-def disagreements(text: str, pool: Pool, index: np.ndarray) -> Iterator[str]:
-    """Yield what differs between the compiled policy, or the findings that stop it, and the interpreter."""
+def disagreements(text: str, pool: Pool, index: np.ndarray, told: Counter[str] | None = None) -> Iterator[str]:
+    """Yield what differs between the compiled policy, or the findings that stop it, and the interpreter.
+
+    `told` counts the pairs of policies that compile, and of those that findings stop.
+    """
+    told = Counter() if told is None else told
     document, broken = parse(Source(text))
     assert not broken, text
     try:
         policy = compile_policy(text)
     except PolicyCheckError as error:
+        told["stopped by findings"] += len(index)
         yield from _wrong_findings(document, error, pool, index)
         return
+    told["compiled"] += len(index)
     yield from _wrong_places(document, policy, pool, index)
     yield from _wrong_moves(document, policy, pool, index)
 
