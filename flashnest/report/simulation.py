@@ -35,7 +35,9 @@ def print_simulations(simulated: Sequence[Simulated], console: Console | None = 
 
 def render_simulations(simulated: Sequence[Simulated]) -> RenderableType:
     """Return all that is shown of simulations of one trace, for `WIDTH` columns."""
-    tables = [comparison(simulated[i : i + _COLUMNS]) for i in range(0, len(simulated), _COLUMNS)]
+    rows = max(1, -(-len(simulated) // _COLUMNS))
+    each = max(1, -(-len(simulated) // rows))  # five policies are three and two, not four and one
+    tables = [comparison(simulated[i : i + each]) for i in range(0, len(simulated), each)]
     parts: list[RenderableType] = []
     for part in [*tables, hits_by_rule(simulated), over_time(simulated), *_remarks(simulated)]:
         parts += [part, Text()]
