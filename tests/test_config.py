@@ -22,7 +22,7 @@ from flashnest.errors import ConfigError
 
 CONF = Path(flashnest.__file__).parent / "conf"
 PLATFORMS = ("rtx3090", "rtx4090", "rtx5090", "dgx_spark", "strix_halo", "local")
-TIERINGS = ("dram_only", "nvme_only", "hotcold", "vram_only")
+TIERINGS = ("dram_only", "nvme_only", "hotcold", "vram_only", "vram_first", "long_context", "code_assistant")
 WORKLOADS = ("repeat_00", "repeat_20", "repeat_50", "repeat_80", "smoke")
 MODELS = ("smollm2_135m", "qwen3_8b", "tiny_qwen3")
 

@@ -93,6 +93,19 @@ def test_real_weights_reuse_kv_draft_and_leave_a_sound_file(tmp_path: Path) -> N
     assert verdict.returncode == 0, verdict.stdout + verdict.stderr
 
 
+def test_every_shipped_policy_runs(tmp_path: Path) -> None:
+    """In one process; `hotcold` and `nvme_only` run above and below."""
+    names = "dram_only,vram_only,vram_first,long_context,code_assistant"
+    arguments = ("+platform=local", f"+tiering={names}", "workload=smoke", "workload.requests=2", "model=tiny_qwen3")
+    done = subprocess.run(
+        command("--multirun", *arguments), cwd=tmp_path, env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    reports = [json.loads(path.read_text()) for path in tmp_path.glob("multirun/*/*/*/report.json")]
+    assert [report["throughput"]["output_tokens"] for report in reports] == [2 * 16] * 5
+    assert all(sum(tier["records"] for tier in report["ngram"]["tiers"].values()) > 0 for report in reports)
+
+
 def test_records_on_nvme_survive_into_the_next_run(tmp_path: Path) -> None:
     arguments = ("+tiering=nvme_only", "tiering.tiers.nvme.path=table", "workload=smoke", "model=tiny_qwen3")
     _, first = run_job(tmp_path, *arguments)

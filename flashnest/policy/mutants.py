@@ -16,7 +16,6 @@ from flashnest.policy.compile import Policy
 from flashnest.policy.difference import Region, difference
 from flashnest.policy.evaluate import holds
 from flashnest.policy.facts import time_words
-from flashnest.policy.goals import Level
 from flashnest.policy.moves import MovePlan, MoveRule
 from flashnest.policy.mutant_conditions import changed_conditions
 from flashnest.policy.outcomes import Moved, Placed
@@ -175,16 +174,11 @@ def _fails(policy: Policy, case: TestCase, by: int | None) -> bool:
 
 
 def _told_apart(policy: Policy, mutant: Mutant) -> Region | None:
-    """Return a region of records that policy and mutant treat differently, None where they are equivalent."""
-    one, other = (_enforced(side, mutant.rule.number) for side in (policy, mutant.policy))
-    return next(iter(difference(one, other).regions), None)
+    """Return a region of records that policy and mutant treat differently, None where they are equivalent.
 
-
-def _enforced(policy: Policy, number: int) -> Policy:
-    """Return the policy with one rule acting: a trial's mutants differ in what it would do."""
-    rules = tuple(replace(r, level=Level.ENFORCE) if r.number == number else r for r in policy.rules)
-    moves = tuple(replace(r, level=Level.ENFORCE) if r.number == number else r for r in policy.moves.rules)
-    return replace(policy, rules=rules, moves=MovePlan(moves, policy.moves.windows_s))
+    Mutants of a trial (level `warn`) are equivalent unless a test's `by` kills them: a trial decides about no record.
+    """
+    return next(iter(difference(policy, mutant.policy).regions), None)
 
 
 def _test(region: Region) -> str:
