@@ -103,7 +103,7 @@ def test_every_shipped_policy_runs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     reports = [json.loads(path.read_text()) for path in tmp_path.glob("multirun/*/*/*/report.json")]
     assert [report["throughput"]["output_tokens"] for report in reports] == [2 * 16] * 5
-    assert all(sum(tier["records"] for tier in report["ngram"]["tiers"].values()) > 0 for report in reports)
+    assert all(sum(tier["records"] or 0 for tier in report["ngram"]["tiers"].values()) > 0 for report in reports)
 
 
 def test_records_on_nvme_survive_into_the_next_run(tmp_path: Path) -> None:
