@@ -229,6 +229,8 @@ def test_failing_tests_say_record_expectation_and_rule(tmp_path):
     assert second.failure.splitlines()[2:] == [
         "  expected: nvme by rule 1",
         "  got:      nvme by rule 2 (line 12): place otherwise in nvme",
+        "  rule 1:   place tokens >= long in dram (line 11)",
+        "            not taken: `tokens >= 48` is false: tokens is 47",
     ]
 
 
@@ -272,6 +274,8 @@ def test_failing_tests_of_moves_say_record_tier_and_rule(tmp_path):
             "  expected: demote to nvme by rule 2",
             "  got:      demote to nvme by rule 3 (line 4): "
             "demote idle > 1h from dram to nvme when fill > 90% until fill < 80%",
+            "  rule 2:   keep refs >= 9 in dram (line 3)",
+            "            not taken: `refs >= 9` is false: refs is 0",
         ],
         [],
     ]
