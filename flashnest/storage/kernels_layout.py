@@ -138,14 +138,6 @@ def next_bucket(layout: Layout, bucket: np.uint64, start: np.uint64) -> np.uint6
 
 
 @inline_kernel
-def distance(layout: Layout, start: np.uint64, bucket: np.uint64) -> np.uint64:
-    """Return how many buckets the path that begins at `start` passes before it comes to `bucket`."""
-    first, last = start >> ONE, bucket >> ONE
-    units = last - first if last >= first else last + (layout.buckets >> ONE) - first
-    return (units << ONE) | ((start ^ bucket) & ONE)
-
-
-@inline_kernel
 def line_of(layout: Layout, bucket: np.uint64) -> np.uint64:
     """Return the index in memory of a bucket's line."""
     return (bucket >> ONE) * layout.unit + ((bucket & ONE) << THREE)

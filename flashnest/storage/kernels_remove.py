@@ -14,6 +14,7 @@ from flashnest.storage.kernels_layout import (
     BLOCK,
     BUCKET_KEYS,
     KEYS,
+    ONE,
     RECORDS,
     THREE,
     ZERO,
@@ -22,7 +23,6 @@ from flashnest.storage.kernels_layout import (
     begin_change,
     copy_row,
     count_mask,
-    distance,
     end_change,
     find,
     home,
@@ -49,6 +49,14 @@ def _uncount(layout: Layout, key: np.uint64, first: np.uint64, last: np.uint64) 
 
 
 @inline_kernel
+def _distance(layout: Layout, start: np.uint64, bucket: np.uint64) -> np.uint64:
+    """Return how many buckets the path that begins at `start` passes before it comes to `bucket`."""
+    first, last = start >> ONE, bucket >> ONE
+    units = last - first if last >= first else last + (layout.buckets >> ONE) - first
+    return (units << ONE) | ((start ^ bucket) & ONE)
+
+
+@inline_kernel
 def _passed(layout: Layout, hole: np.uint64, bucket: np.uint64) -> np.uint64:
     """Return the lane in `bucket` of a key that had passed bucket `hole` on its way, or KEYS where there is none."""
     line = line_of(layout, bucket)
@@ -56,7 +64,7 @@ def _passed(layout: Layout, hole: np.uint64, bucket: np.uint64) -> np.uint64:
         key = layout.memory[line + _U64(lane)]
         if key != ZERO:
             start = home(key, layout.buckets)
-            if distance(layout, start, hole) < distance(layout, start, bucket):
+            if _distance(layout, start, hole) < _distance(layout, start, bucket):
                 return _U64(lane)
     return KEYS
 
