@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from flashnest.policy.evaluate import holds, matches
 from flashnest.policy.facts import RecordFacts
 from flashnest.policy.goals import Level
-from flashnest.policy.resolved import Meaning, title
+from flashnest.policy.resolved import Meaning, Numbered
 from flashnest.policy.syntax import Keep, Move, Span
 from flashnest.record import BoolArray, FactArrays, Tier
 
@@ -20,7 +20,7 @@ KEEP = "keep"
 
 
 @dataclass(frozen=True, slots=True)
-class MoveRule:
+class MoveRule(Numbered):
     """One move. `number` goes on from the `place` rules; `text` is its canonical text.
 
     `source` is the tier whose records it looks at (`keep`: the tier they stay in), `target` where they go, None for
@@ -54,11 +54,6 @@ class MoveRule:
         return self.statement.action if isinstance(self.statement, Move) else KEEP
 
     @property
-    def line(self) -> int:
-        """File line of the rule."""
-        return self.statement.span.line
-
-    @property
     def span(self) -> Span:
         """Where the rule stands."""
         return self.statement.span
@@ -67,21 +62,6 @@ class MoveRule:
     def verb(self) -> str:
         """The rule's first word."""
         return self.action
-
-    @property
-    def title(self) -> str:
-        """The rule's name in a message: `rule 2 "popular"`."""
-        return title(self.number, self.name)
-
-    @property
-    def called(self) -> str:
-        """The rule's name in a message and where it is: `rule 2 "popular" (line 5)`."""
-        return f"{self.title} (line {self.line})"
-
-    @property
-    def acts(self) -> bool:
-        """Whether the rule decides; a trial does not."""
-        return self.level is Level.ENFORCE
 
     def matches(self, facts: FactArrays) -> BoolArray:
         """Return which records the condition takes, bool (n,); all of them without a condition."""

@@ -51,8 +51,42 @@ NEVER = AnyOf(())
 """What no record satisfies."""
 
 
+class Numbered:
+    """How a rule is called in messages, and whether it acts."""
+
+    __slots__ = ()
+    number: int
+    name: str | None
+    level: Level
+
+    @property
+    def span(self) -> Span:
+        """Where the rule stands."""
+        raise NotImplementedError
+
+    @property
+    def line(self) -> int:
+        """File line of the rule."""
+        return self.span.line
+
+    @property
+    def title(self) -> str:
+        """The rule's name in a message: `rule 2 "long ones"`."""
+        return title(self.number, self.name)
+
+    @property
+    def called(self) -> str:
+        """The rule's name in a message and where it is: `rule 2 "long ones" (line 5)`."""
+        return f"{self.title} (line {self.line})"
+
+    @property
+    def acts(self) -> bool:
+        """Whether the rule decides; a trial does not."""
+        return self.level is Level.ENFORCE
+
+
 @dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Numbered):
     """A `place` rule: its number counted from 1, its canonical text, what it matches and where records go.
 
     `chain` is the tiers to try in order, `()` to reject; `admission` what a record has to do first, None: nothing;
@@ -69,11 +103,6 @@ class Rule:
     level: Level = Level.ENFORCE
 
     @property
-    def line(self) -> int:
-        """File line of the rule."""
-        return self.place.span.line
-
-    @property
     def span(self) -> Span:
         """Where the rule stands."""
         return self.place.span
@@ -82,21 +111,6 @@ class Rule:
     def verb(self) -> str:
         """The rule's first word."""
         return "place"
-
-    @property
-    def title(self) -> str:
-        """The rule's name in a message: `rule 2 "long ones"`."""
-        return title(self.number, self.name)
-
-    @property
-    def called(self) -> str:
-        """The rule's name in a message and where it is: `rule 2 "long ones" (line 5)`."""
-        return f"{self.title} (line {self.line})"
-
-    @property
-    def acts(self) -> bool:
-        """Whether the rule decides; a trial does not."""
-        return self.level is Level.ENFORCE
 
 
 def title(number: int, name: str | None) -> str:

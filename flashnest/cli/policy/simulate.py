@@ -8,10 +8,11 @@ import sys
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flashnest.cli.failure import INTERRUPTED
 from flashnest.cli.policy.files import FAILED, OK, say, tiering_path
 from flashnest.cli.policy.traced import (
     DEFAULT_REQUESTS,
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from flashnest.policy.compile import Policy
     from flashnest.policy.tiering_file import TieringFile
     from flashnest.simulate.result import Simulation
-
-INTERRUPTED: Final = 130
 
 
 class Format(StrEnum):

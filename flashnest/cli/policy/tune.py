@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from flashnest.cli.failure import INTERRUPTED
 from flashnest.cli.policy.files import OK, count, say, tiering_path
 from flashnest.cli.policy.traced import (
     DEFAULT_REQUESTS,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from flashnest.simulate.result import Simulation
     from flashnest.simulate.tune import Trial, Tuning
 
-INTERRUPTED: Final = 130
 _SHOWN: Final = 20
 """Rows of the front that are printed."""
 
