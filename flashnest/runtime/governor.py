@@ -8,9 +8,11 @@ one goes out where there is one, so both sides of the rule stay measured.
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 import numpy as np
 
-from flashnest.record import F64Array, I32Array
+from flashnest.record import F64Array, I32Array, I64Array
 from flashnest.runtime.drafter import Drafts, Source, expected_acceptance
 
 PROBE_EVERY = 32
@@ -25,11 +27,29 @@ _PRIOR = np.array([0.35, 0.5, 0.7, 0.8])
 """Start guesses by match length below 8, 16, 32 and from 32; measurements outweigh them within a few drafts."""
 
 
-class Governor:
-    """Picks draft lengths. Not thread-safe: the engine's thread owns it."""
+class NoDraft(IntEnum):
+    """Why a row got no draft in a step."""
 
-    def __init__(self, *, max_draft_tokens: int) -> None:
-        self._max = max_draft_tokens
+    NO_MATCH = 0
+    """Neither the table nor the request's own text had a continuation at hand."""
+    CAP = 1
+    """The request's end or the step's budget left no room."""
+    NOT_WORTH = 2
+    """The measured cost outweighs the expected acceptance."""
+    OFF = 3
+    """Drafting is switched off."""
+
+
+class Governor:
+    """Picks draft lengths. Not thread-safe: the engine's thread owns it.
+
+    `fixed_tokens`: every draft gets this length where match and caps allow it, whatever it costs; None weighs them.
+    """
+
+    def __init__(self, *, max_draft_tokens: int, fixed_tokens: int | None = None) -> None:
+        self._max = max_draft_tokens if fixed_tokens is None else min(max_draft_tokens, fixed_tokens)
+        self._fixed = fixed_tokens is not None
+        self._no_draft = np.zeros(len(NoDraft), np.int64)
         self._cost_s = np.full(_COST_BUCKETS, np.nan)
         self._agreed = np.outer(np.ones(len(Source)), _PRIOR) * 4.0
         self._tried = np.full((len(Source), len(_PRIOR)), 4.0)
@@ -68,9 +88,25 @@ class Governor:
 
         caps int32 (rows,): the most tokens a row may draft; base_tokens: packed tokens of the step without any draft.
         """
+        lengths = self._chosen(drafts, caps, base_tokens)
+        self._count_reasons(drafts.lengths[: len(caps)], caps, lengths)
+        return lengths
+
+    @property
+    def no_draft_counts(self) -> I64Array:
+        """How many rows got no draft since the start, int64 by `NoDraft` code; a copy."""
+        return self._no_draft.copy()
+
+    def _count_reasons(self, offered: I32Array, caps: I32Array, lengths: I32Array) -> None:
+        reason = np.where(offered <= 0, NoDraft.NO_MATCH, np.where(caps <= 0, NoDraft.CAP, NoDraft.NOT_WORTH))
+        if self._max == 0:
+            reason = np.full(len(caps), NoDraft.OFF)
+        self._no_draft += np.bincount(reason[lengths == 0], minlength=len(NoDraft))
+
+    def _chosen(self, drafts: Drafts, caps: I32Array, base_tokens: int) -> I32Array:
         rows = len(caps)
         limits = np.clip(np.minimum(drafts.lengths[:rows], caps), 0, self._max)
-        if not limits.any():
+        if self._fixed or not limits.any():
             return limits
         share = expected_acceptance(
             drafts, rows, self.acceptance(drafts.sources[:rows].astype(np.int32), drafts.matched[:rows])

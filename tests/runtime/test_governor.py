@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flashnest.runtime.drafter import Drafts, Source
-from flashnest.runtime.governor import PROBE_EVERY, Governor
+from flashnest.runtime.governor import PROBE_EVERY, Governor, NoDraft
 
 ROWS, WIDTH = 4, 8
 
@@ -92,3 +92,34 @@ def test_acceptance_follows_what_was_recorded() -> None:
     share = governor.acceptance(np.array([Source.NVME, Source.NVME], np.int32), np.array([8, 32], np.int32))
     assert share[0] == pytest.approx(0.75, abs=0.01)
     assert share[1] == pytest.approx(0.8)
+
+
+def test_a_fixed_length_ignores_the_cost() -> None:
+    governor = Governor(max_draft_tokens=WIDTH, fixed_tokens=3)
+    for tokens in (1, 4, 16, 64):
+        governor.record_forward(tokens, 0.01 * tokens)
+    caps = np.array([0, 1, 3, 100], np.int32)
+    assert (governor.choose(_drafts(), caps, ROWS) == [0, 1, 3, 3]).all()
+
+
+def test_rows_without_a_draft_are_counted_by_reason() -> None:
+    governor = _governor({4: 0.02, 64: 0.02})
+    drafts = _drafts()
+    drafts.lengths[:2] = 0
+    governor.choose(drafts, np.array([8, 8, 0, 8], np.int32), ROWS)
+    counts = governor.no_draft_counts
+    assert (counts[NoDraft.NO_MATCH], counts[NoDraft.CAP], counts.sum()) == (2, 1, 3)
+
+
+def test_drafts_that_do_not_pay_are_counted_so() -> None:
+    governor = _governor({2**i: 0.01 * 2**i for i in range(8)})
+    for _ in range(200):
+        governor.record_draft(Source.DRAM, 16, tried=1, agreed=0)
+    governor.choose(_drafts(), _caps(), ROWS)
+    assert governor.no_draft_counts[NoDraft.NOT_WORTH] == ROWS
+
+
+def test_every_row_counts_as_off_where_drafting_is() -> None:
+    governor = Governor(max_draft_tokens=0)
+    governor.choose(_drafts(), _caps(), ROWS)
+    assert governor.no_draft_counts[NoDraft.OFF] == ROWS
