@@ -185,12 +185,15 @@ class Engine:
         While it waits for room it holds nothing: two that wait with half their blocks each would wait for ever.
         """
         request = sequence.request
+        if self._cache.pending.waits(probe):
+            return True  # its next chunk is being computed: it waits for that one, later ones do not wait for it
         if not self._scheduler.has_room(request, self._cache.held_by_others(probe)):
             return False
         self._cache.reuse(request, probe, sequence.lineage)
         if not self._scheduler.reserve(sequence):
             self._cache.give_back(request, probe, sequence.lineage)
             return False
+        self._cache.pending.claim(request.id, probe.keys.keys[sequence.lineage.chunks :])
         sequence.probe = None
         sequence.learned = request.reused_tokens
         self._lookups.add_chunks(probe)
@@ -260,6 +263,7 @@ class Engine:
 
     def _retire(self, sequence: Sequence) -> None:
         self._scheduler.retire(sequence)
+        self._cache.pending.drop(sequence.request.id)
         del self._sequences[sequence.request.id]
 
     def _event(

@@ -30,6 +30,7 @@ from flashnest.record import (
     row_kinds,
 )
 from flashnest.runtime.kv_pool import BlockPool, Chunk, Reuse
+from flashnest.runtime.prefill_sharing import PendingChunks
 from flashnest.runtime.request import Request
 from flashnest.runtime.tickets import chunk_ticket
 from flashnest.storage.store import Found, State
@@ -98,6 +99,8 @@ class PrefixCache:
         self._words = words
         self._found = Found.allocate(max_chunks, words)
         self._published: list[tuple[U64Array, U32Array]] = []
+        self.pending = PendingChunks()
+        """The chunks that running prompts are about to compute."""
 
     def lineage(self, salt: int) -> Lineage:
         """Return a fresh sequence's lineage, seeded by its namespace's salt and the model's kv_version."""
@@ -179,6 +182,7 @@ class PrefixCache:
             rows[i, CHUNK_BLOCK] = block
             lineage.advance(chunk)
         self._published.append((fresh.keys, rows))
+        self.pending.publish(fresh.keys, rows[:, CHUNK_BLOCK].tolist())
 
     def flush_published(self) -> None:
         """Insert the records of what was published since the last call."""
