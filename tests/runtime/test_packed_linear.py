@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from flashnest.runtime import packed_linear
 from flashnest.runtime.packed_linear import pack_linears, unpack_linears
 
 
@@ -36,5 +37,17 @@ def test_unpacking_restores_the_layers_bit_for_bit() -> None:
     assert all("forward" not in vars(child) for child in module.modules())
 
 
+def test_bfloat16_is_packed_where_the_cpu_multiplies_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = make().to(torch.bfloat16)
+    monkeypatch.setattr(packed_linear, "has_bfloat16", lambda: False)
+    assert pack_linears(module) == ()
+    monkeypatch.setattr(packed_linear, "has_bfloat16", lambda: True)
+    rows = torch.randn(9, 64, dtype=torch.bfloat16)
+    with torch.inference_mode():
+        expected = module(rows)
+        assert len(pack_linears(module)) == 2
+        torch.testing.assert_close(module(rows), expected, rtol=2e-2, atol=2e-2)
+
+
 def test_other_dtypes_are_left_alone() -> None:
-    assert pack_linears(make().to(torch.bfloat16)) == ()
+    assert pack_linears(make().to(torch.float16)) == ()
