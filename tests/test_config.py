@@ -24,7 +24,8 @@ CONF = Path(flashnest.__file__).parent / "conf"
 PLATFORMS = ("rtx3090", "rtx4090", "rtx5090", "dgx_spark", "strix_halo", "local")
 TIERINGS = ("dram_only", "nvme_only", "hotcold", "vram_only", "vram_first", "long_context", "code_assistant")
 WORKLOADS = ("repeat_00", "repeat_20", "repeat_50", "repeat_80", "smoke")
-MODELS = ("smollm2_135m", "qwen3_8b", "tiny_qwen3")
+QWEN3 = ("qwen3_0_6b", "qwen3_1_7b", "qwen3_4b", "qwen3_8b", "qwen3_14b", "qwen3_32b")
+MODELS = ("smollm2_135m", *QWEN3, "tiny_qwen3")
 
 
 def compose(*arguments: str) -> RunConfig:
@@ -80,6 +81,34 @@ def test_every_workload_composes(workload: str) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_composes_on_this_machine(model: str) -> None:
     assert compose(f"model={model}").model.name == model
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters", "kv_bytes", "attention_width"),
+    [
+        ("qwen3_0_6b", 0.6e9, 114_688, 2048),  # wider than its hidden state of 1024
+        ("qwen3_1_7b", 1.7e9, 114_688, 2048),
+        ("qwen3_4b", 4.0e9, 147_456, 4096),
+        ("qwen3_8b", 8.2e9, 147_456, 4096),
+        ("qwen3_14b", 14.8e9, 163_840, 5120),
+        ("qwen3_32b", 32.8e9, 262_144, 8192),
+    ],
+)
+def test_qwen3_shapes_give_the_published_sizes(
+    model: str, parameters: float, kv_bytes: int, attention_width: int
+) -> None:
+    shape = compose("+platform=dgx_spark", f"model={model}").model.shape
+    assert shape is not None
+    assert shape.parameters == pytest.approx(parameters, rel=0.02)
+    assert shape.weight_bytes == pytest.approx(shape.parameters, rel=0.02)
+    assert shape.kv_bytes_per_token == kv_bytes
+    assert shape.attention_ops_per_pair == 4 * shape.layers * attention_width
+
+
+def test_a_shape_without_heads_is_as_wide_as_its_hidden_state() -> None:
+    shape = compose("+platform=dgx_spark", "model=qwen3_8b", "model.shape.heads=null").model.shape
+    assert shape is not None
+    assert shape.attention_ops_per_pair == 4 * 36 * 4096
 
 
 def test_left_out_groups_are_this_machine_and_dram_only() -> None:

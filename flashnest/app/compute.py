@@ -78,7 +78,7 @@ def _emulated(platform: PlatformConfig, model: ModelConfig) -> Compute:
         raise AssertionError("RunConfig refuses emulation without shape, bandwidth and compute")
     spec = emulated_spec(
         model.name,
-        dtype=model.quant if model.quant != "none" else model.dtype,
+        dtype=_emulated_dtype(model, shape),
         vocab_size=shape.vocab_size,
         eos_ids=(EMULATED_EOS,),
         max_context_tokens=shape.max_context_tokens,
@@ -105,6 +105,13 @@ def _emulated(platform: PlatformConfig, model: ModelConfig) -> Compute:
     )
 
 
+def _emulated_dtype(model: ModelConfig, shape: ShapeConfig) -> str:
+    """Return what the report calls the dtype; nothing here has instructions that `auto` could ask for."""
+    if model.quant != "none":
+        return model.quant
+    return shape.kv_dtype if model.dtype == "auto" else model.dtype
+
+
 def _roofline(shape: ShapeConfig, bandwidth: float, ops: float) -> Roofline:
     return Roofline(
         weight_bytes=shape.weight_bytes,
@@ -112,7 +119,7 @@ def _roofline(shape: ShapeConfig, bandwidth: float, ops: float) -> Roofline:
         kv_bytes_per_token=shape.kv_bytes_per_token,
         parameters=shape.parameters,
         ops_per_s=ops,
-        attention_ops_per_pair=4.0 * shape.layers * shape.hidden,  # heads x head_dim = hidden in Llama and Qwen3-8B
+        attention_ops_per_pair=shape.attention_ops_per_pair,
         compute_efficiency=EMULATED_EFFICIENCY,
     )
 
@@ -137,11 +144,11 @@ def _torch(config: ModelConfig, debug: bool) -> Compute:
     import torch
 
     from flashnest.runtime.model import TorchModel
-    from flashnest.runtime.weights import load_causal_lm, load_tokenizer
+    from flashnest.runtime.weights import load_causal_lm, load_tokenizer, resolved_dtype
 
     tokenizer = load_tokenizer(config.source, debug=debug)
-    module, fingerprint = load_causal_lm(config.source, config.dtype, debug=debug)
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    module, fingerprint = load_causal_lm(config.source, resolved_dtype(config.dtype, device), debug=debug)
     model = TorchModel(module, fingerprint, config.name, device)
 
     def encode(text: str) -> I32Array:

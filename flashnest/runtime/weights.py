@@ -29,6 +29,9 @@ _NOT_KV: Final = frozenset(
 
 DTYPES: Final = ("float32", "bfloat16", "float16")
 
+_BF16_CPU_CHECKS: Final = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+"""Of torch.cpu, private and younger than torch 2.7's public names: a torch without one counts as a CPU without it."""
+
 _ROLLING_ROPE: Final = frozenset({"dynamic", "longrope"})
 
 
@@ -79,6 +82,22 @@ def load_causal_lm(source: str, dtype: str = "float32", *, debug: bool = False) 
             place, config=config, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
         )
     return module.eval(), weights_fingerprint(module)
+
+
+def resolved_dtype(dtype: str, device: str) -> str:
+    """Return `dtype`, with "auto" resolved for `device` ("cpu" or "cuda").
+
+    bfloat16 where the device multiplies it in hardware, else float32: without the instructions bfloat16 takes 2.5 times
+    as long at 32 tokens and 5.3 times at 512 (docs/decisions/0001).
+    """
+    if dtype != "auto":
+        return dtype
+    native = torch.cuda.is_bf16_supported(including_emulation=False) if device == "cuda" else _cpu_multiplies_bfloat16()
+    return "bfloat16" if native else "float32"
+
+
+def _cpu_multiplies_bfloat16() -> bool:
+    return any(getattr(torch.cpu, check, bool)() for check in _BF16_CPU_CHECKS)
 
 
 def check_architecture(config: Any, name: str) -> None:

@@ -21,6 +21,7 @@ from flashnest.runtime.weights import (
     kv_version,
     load_causal_lm,
     load_tokenizer,
+    resolved_dtype,
     tiny_qwen3,
     weights_fingerprint,
 )
@@ -78,6 +79,28 @@ def test_an_unknown_dtype_is_refused() -> None:
     with pytest.raises(ModelError, match="unknown dtype 'float8'") as caught:
         load_causal_lm("any", "float8")
     assert "bfloat16" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("bf16", "amx", "dtype"),
+    [(False, False, "float32"), (True, False, "bfloat16"), (False, True, "bfloat16"), (True, True, "bfloat16")],
+)
+def test_auto_is_bfloat16_only_where_the_cpu_multiplies_it(
+    monkeypatch: pytest.MonkeyPatch, bf16: bool, amx: bool, dtype: str
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bf16, raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx, raising=False)
+    assert resolved_dtype("auto", "cpu") == dtype
+
+
+def test_auto_is_float32_where_torch_cannot_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    for check in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.delattr(torch.cpu, check, raising=False)
+    assert resolved_dtype("auto", "cpu") == "float32"
+
+
+def test_a_dtype_that_is_named_stays() -> None:
+    assert resolved_dtype("float16", "cpu") == "float16"
 
 
 @pytest.mark.parametrize("source", ["./nowhere", "/nowhere/at/all", "~/nowhere", "nowhere", "models/missing.gguf"])
