@@ -53,7 +53,8 @@ def refuse_targets(values: object, origins: Origins, at: tuple[str, ...] = ()) -
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:
     """Return `did you mean 'x'?` for the nearest option, or ""."""
-    near = difflib.get_close_matches(word, list(options), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word, list(options), n=3, cutoff=0.6)
+    near.sort(key=lambda option: sorted(option) != sorted(word))  # swapped letters first: topk_ is top_k, not top_p
     return f"did you mean {near[0]!r}?" if near else ""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
 from flashnest.config.model import ModelConfig
 from flashnest.config.platform import PlatformConfig
@@ -61,6 +61,11 @@ class DecodeConfig(Section):
     kv_pool_bytes: Bytes | None = Field(alias="kv_pool", default=None)
     temperature: NonNegativeFloat = 0.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: NonNegativeInt = 0
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    presence_penalty: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    frequency_penalty: Annotated[float, Field(allow_inf_nan=False)] = 0.0
     ignore_eos: bool = True
     stop: tuple[Name, ...] = ()
     drafts: DraftsConfig = DraftsConfig()

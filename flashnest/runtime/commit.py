@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flashnest.record import I64Array
+from flashnest.runtime.choosing import chosen_tokens, token_logprobs
 from flashnest.runtime.drafter import Drafter, Source
 from flashnest.runtime.forward import Scores
 from flashnest.runtime.governor import Governor
 from flashnest.runtime.packing import Packed
-from flashnest.runtime.request import Phase
-from flashnest.runtime.sampler import position_uniforms, target_probs
+from flashnest.runtime.request import Phase, TokenLogprobs
 from flashnest.runtime.scheduler import Sequence
-from flashnest.runtime.verify import accept_sampled, accepted_counts
-
-if TYPE_CHECKING:
-    import torch
+from flashnest.runtime.verify import accepted_counts
 
 
 class Committer:
@@ -42,8 +38,10 @@ class Committer:
         agreed = np.zeros(rows, np.uint32)
         kept = 0
         drafted_tokens = packed.draft_lengths.tolist()
-        for row, tokens in enumerate(self._verified(packed, scores)):
-            said = _append(packed.scored[row], tokens, now_s)
+        chosen = chosen_tokens(packed, scores)
+        logprobs = token_logprobs(packed, scores, chosen)
+        for row, tokens in enumerate(_verified(packed, chosen)):
+            said = _append(packed.scored[row], tokens, now_s, logprobs.get(row))
             kept += said
             if drafted := drafted_tokens[row]:
                 tried[row], agreed[row] = _judged(drafted, len(tokens) - 1, said)
@@ -52,32 +50,21 @@ class Committer:
             self._drafter.feedback(self._drafter.drafts.keys[:rows], tried, agreed)
         return kept
 
-    def _verified(self, packed: Packed, scores: Scores) -> Iterator[list[int]]:
-        """Yield each scored sequence's tokens: the agreed head of its draft and the model's own next one."""
-        starts = packed.score_starts.tolist()
-        ends = np.append(packed.score_starts, len(scores.best)).astype(np.int32)
-        greedy = accepted_counts(packed.batch.token_ids[packed.batch.score_rows], scores.best, ends).tolist()
-        best = scores.best.tolist()
-        for row, sequence in enumerate(packed.scored):
-            params = sequence.request.prompt.sampling
-            if params.greedy or scores.logits is None:
-                yield best[starts[row] : starts[row] + greedy[row] + 1]
-            else:
-                yield self._sampled(row, sequence, slice(starts[row], int(ends[row + 1])), scores.logits)
-
-    def _sampled(self, row: int, sequence: Sequence, span: slice, logits: torch.Tensor) -> list[int]:
-        params, drafted = sequence.request.prompt.sampling, span.stop - span.start - 1
-        probs = target_probs(logits[span], params.temperature, params.top_p)
-        said = sequence.request.length - sequence.request.prompt_length
-        draft = self._drafter.drafts.tokens[row, :drafted]
-        committed: list[int] = accept_sampled(draft, probs, position_uniforms(params.seed, said, drafted + 1)).tolist()
-        return committed
-
     def _count(self, row: int, drafted: int, tried: int, accepted: int) -> None:
         drafts = self._drafter.drafts
         source = int(drafts.sources[row])
         self._counts[source] += (1, drafted, accepted)
         self._governor.record_draft(source, int(drafts.matched[row]), tried, accepted)
+
+
+def _verified(packed: Packed, chosen: I64Array) -> Iterator[list[int]]:
+    """Yield each scored sequence's tokens: the agreed head of its draft and the model's own next one."""
+    starts = packed.score_starts.tolist()
+    ends = np.append(packed.score_starts, len(chosen)).astype(np.int32)
+    counts = accepted_counts(packed.batch.token_ids[packed.batch.score_rows], chosen, ends).tolist()
+    said = chosen.tolist()
+    for start, count in zip(starts, counts, strict=True):
+        yield said[start : start + count + 1]
 
 
 def _judged(drafted: int, accepted: int, said: int) -> tuple[int, int]:
@@ -91,7 +78,7 @@ def _judged(drafted: int, accepted: int, said: int) -> tuple[int, int]:
     return min(drafted, accepted + 1), accepted
 
 
-def _append(sequence: Sequence, tokens: list[int], now_s: float) -> int:
+def _append(sequence: Sequence, tokens: list[int], now_s: float, logprobs: list[TokenLogprobs] | None) -> int:
     """Add verified tokens to the request, up to where it ends; returns how many it kept.
 
     KV is in place for the accepted draft tokens, not for the model's own last one.
@@ -108,5 +95,8 @@ def _append(sequence: Sequence, tokens: list[int], now_s: float) -> int:
     request.computed = min(before + len(tokens) - 1, request.length)
     request.token_times_s.extend([now_s] * max(kept, 0))
     del request.token_times_s[said + kept :]
+    if logprobs is not None:
+        request.logprobs.extend(logprobs[: max(kept, 0)])
+        del request.logprobs[said + kept :]
     request.phase = Phase.DECODE
     return kept

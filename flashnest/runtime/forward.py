@@ -43,7 +43,8 @@ class ForwardBatch:
     last token has position context_lens[r] - 1; block_tables int32 (R, width): KV block ids in order, -1 past the end;
     score_rows int64 (S,): the packed tokens whose next-token scores are wanted, ascending;
     request_ids int64 (R,): for the emulated back end, which replays a reference by request;
-    want_logits: whether `Scores.logits` is needed (sampling) or the arg max alone (greedy).
+    logit_rows int64 (L,): indexes into score_rows, ascending, whose whole logits are wanted; empty where the arg max
+    is enough (greedy).
     """
 
     token_ids: I64Array
@@ -53,14 +54,15 @@ class ForwardBatch:
     block_tables: I32Array
     score_rows: I64Array
     request_ids: I64Array
-    want_logits: bool
+    logit_rows: I64Array
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
     """Next-token scores of the rows asked for, in their order.
 
-    best int64 (S,): the arg max; logits float32 (S, vocab) on the CPU where asked for and the back end has them.
+    best int64 (S,): the arg max; logits float32 (L, vocab) on the CPU, of `ForwardBatch.logit_rows`;
+    None where L is 0 or the back end has none.
     """
 
     best: I64Array

@@ -82,7 +82,8 @@ class TorchModel:
                 paged=PagedCall.plan(batch, self._pool),
             ).logits[0]
             best = logits.argmax(dim=-1).cpu().numpy()
-            return Scores(best, logits.float().cpu() if batch.want_logits else None)
+            wanted = logits[self._tensor(batch.logit_rows)].float().cpu() if len(batch.logit_rows) else None
+            return Scores(best, wanted)
 
     def close(self) -> None:
         """Free the KV pool and give the module its own attention back. A second call does nothing."""

@@ -16,12 +16,14 @@ class Packed:
     """A batch and, for its scored sequences in order, where their scores start and how many draft tokens they carry.
 
     scored[i] has score rows score_starts[i] .. score_starts[i] + draft_lengths[i], the last token first, then drafts.
+    scored[logit_sequences[i]] is the one that asked for the i-th of the batch's logit rows: int64 (L,).
     """
 
     batch: ForwardBatch
     scored: list[Sequence]
     score_starts: I64Array
     draft_lengths: I32Array
+    logit_sequences: I64Array
 
 
 def pack(slices: list[Slice], draft_tokens: I32Array, draft_lengths: I32Array) -> Packed:
@@ -43,6 +45,9 @@ def pack(slices: list[Slice], draft_tokens: I32Array, draft_lengths: I32Array) -
     starts = np.concatenate(([0], np.cumsum(spans)[:-1])).astype(np.int64)[: len(scored_at)]
     first = q_starts[1:][scored_at] - spans
     score_rows = np.arange(int(spans.sum()), dtype=np.int64) + np.repeat(first - starts, spans)
+    wants = np.array([slices[at].sequence.request.prompt.sampling.needs_logits for at in scored_at], np.bool_)
+    owners = np.repeat(np.arange(len(scored_at), dtype=np.int64), spans)
+    logit_rows = np.flatnonzero(np.repeat(wants, spans)).astype(np.int64)
     batch = ForwardBatch(
         token_ids=batch_tokens,
         positions=positions,
@@ -51,9 +56,10 @@ def pack(slices: list[Slice], draft_tokens: I32Array, draft_lengths: I32Array) -
         block_tables=_block_tables(slices),
         score_rows=score_rows,
         request_ids=np.array([s.sequence.request.id for s in slices], np.int64),
-        want_logits=any(not slices[at].sequence.request.prompt.sampling.greedy for at in scored_at),
+        logit_rows=logit_rows,
     )
-    return Packed(batch, [slices[at].sequence for at in scored_at], starts, drafts[scored_at].astype(np.int32))
+    scored = [slices[at].sequence for at in scored_at]
+    return Packed(batch, scored, starts, drafts[scored_at].astype(np.int32), owners[logit_rows])
 
 
 def _fill_tokens(out: I64Array, q_starts: I32Array, slices: list[Slice]) -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf, isfinite
 
 import numpy as np
 
 from flashnest.errors import WorkloadError
-from flashnest.record import CHUNK_TOKENS, I32Array
+from flashnest.record import CHUNK_TOKENS, F32Array, I32Array
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are chosen. temperature 0 is greedy; `top_p` cuts the tail of the sorted distribution.
 
+    `top_k` 0 keeps all tokens; `min_p` drops those less likely than that share of the likeliest one. The penalties are
+    vLLM's: repetition (> 1 makes it rarer) of what prompt or output hold, presence and frequency of the output alone.
+    `logprobs`: how many likeliest tokens' log-probabilities are kept beside each output token's own; None keeps none.
     `stop` strings end the request; like EOS they are cut from the output. `ignore_eos` keeps going to `max_tokens`.
     """
 
@@ -24,11 +28,43 @@ class SamplingParams:
     seed: int = 0
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logprobs: int | None = None
 
     @property
     def greedy(self) -> bool:
         """Whether the arg max decides."""
         return self.temperature == 0.0
+
+    @property
+    def penalised(self) -> bool:
+        """Whether what was said changes what is said next."""
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+    @property
+    def needs_logits(self) -> bool:
+        """Whether the model's arg max alone does not do."""
+        return not self.greedy or self.penalised or self.logprobs is not None
+
+
+MAX_LOGPROBS = 20
+"""Most likeliest tokens reported a position, as in vLLM and OpenAI's API."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities at one output token, natural log, of the model's own distribution: before penalties and cuts.
+
+    `chosen`: of the token said; top_ids int32 (k,) and top float32 (k,): the likeliest, best first.
+    """
+
+    chosen: float
+    top_ids: I32Array
+    top: F32Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +94,31 @@ def check_prompt(prompt: Prompt, vocab_size: int, *, has_text: bool) -> None:
         what = f"temperature is {sampling.temperature}, it must be 0 or above"
     elif not 0.0 < sampling.top_p <= 1.0:
         what = f"top_p is {sampling.top_p}, it must be above 0 and at most 1"
+    elif wrong := _wrong_number(sampling):
+        what = wrong
     elif not all(sampling.stop):
         what = "a stop string is empty"
     elif sampling.stop and not has_text:
         what = "stop strings need a tokenizer, and this model has none"
     if what:
         raise WorkloadError(what, why="one request's mistake must not end the others", fix="correct the request")
+
+
+def _wrong_number(sampling: SamplingParams) -> str:
+    if sampling.top_k < 0:
+        return f"top_k is {sampling.top_k}, it must be 0 (all tokens) or above"
+    if not 0.0 <= sampling.min_p <= 1.0:
+        return f"min_p is {sampling.min_p}, it must be between 0 and 1"
+    if not 0.0 < sampling.repetition_penalty < inf:
+        return f"repetition_penalty is {sampling.repetition_penalty}, it must be above 0"
+    if not (isfinite(sampling.presence_penalty) and isfinite(sampling.frequency_penalty)):
+        return (
+            f"presence_penalty is {sampling.presence_penalty} and frequency_penalty {sampling.frequency_penalty}, "
+            "they must be finite"
+        )
+    if sampling.logprobs is not None and not 0 <= sampling.logprobs <= MAX_LOGPROBS:
+        return f"logprobs is {sampling.logprobs}, it must be between 0 and {MAX_LOGPROBS}"
+    return ""
 
 
 class Finish(Enum):
@@ -104,6 +159,8 @@ class Request:
     reused_tokens: int = 0
     token_times_s: list[float] = field(default_factory=list)
     """When each output token was committed; several tokens of one draft share a time."""
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """One for each output token where `SamplingParams.logprobs` asked for them, else empty."""
 
     def __post_init__(self) -> None:
         self.length = len(self.prompt.tokens)

@@ -48,6 +48,16 @@ def accept_sampled(draft: I32Array, probs: F64Array, uniforms: F64Array) -> I32A
     return committed[:count]
 
 
+def draw_many(probs: F64Array, uniforms: F64Array) -> I64Array:
+    """Return `draw` of each row, int64 (n,): probs float64 (n, vocab), uniforms float64 (n,)."""
+    edges = np.cumsum(probs, axis=1)
+    # Counting the edges at or below the number is `searchsorted(side="right")` on every row in one pass.
+    tokens: I64Array = (edges <= (uniforms * edges[:, -1])[:, None]).sum(axis=1)
+    for row in np.flatnonzero(tokens >= probs.shape[1]):
+        tokens[row] = np.flatnonzero(probs[row])[-1]
+    return tokens
+
+
 def draw(probs: F64Array, uniform: float) -> int:
     """Return the token whose share of [0, 1) holds `uniform`: inverse transform over the ids in order.
 

@@ -80,7 +80,7 @@ def _batch(parts: list[tuple[int, list[int], list[int]]], want: list[int] | None
         block_tables=np.zeros((len(parts), 1), np.int32),
         score_rows=np.array(range(len(tokens)) if want is None else want, np.int64),
         request_ids=np.array([i for i, _, _ in parts], np.int64),
-        want_logits=False,
+        logit_rows=np.array([], np.int64),
     )
 
 

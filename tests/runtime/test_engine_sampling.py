@@ -11,10 +11,11 @@ import torch
 from engine_setup import Rig, open_tiers, repetitive_prompts, text, tiny_model
 
 from flashnest.record import F64Array, I32Array, I64Array
-from flashnest.runtime import commit
+from flashnest.runtime import choosing, commit
 from flashnest.runtime.drafter import Source
+from flashnest.runtime.packing import Packed
 from flashnest.runtime.request import Prompt, SamplingParams
-from flashnest.runtime.sampler import target_probs
+from flashnest.runtime.sampler import position_uniforms, target_probs
 from flashnest.runtime.verify import draw
 from flashnest.runtime.weights import tiny_qwen3
 
@@ -153,6 +154,26 @@ def coin(draft: I32Array, probs: F64Array, uniforms: F64Array, *, without: bool)
     return np.array(said, np.int32)
 
 
+def verify_by(monkeypatch: pytest.MonkeyPatch, rule: Callable[..., I32Array]) -> None:
+    """Let `rule` say what each sequence commits, in place of drawing every row and comparing."""
+    committed: list[list[int]] = []
+
+    def tokens(packed: Packed, logits: torch.Tensor) -> I64Array:
+        inputs = packed.batch.token_ids[packed.batch.score_rows]
+        committed.clear()
+        for at, sequence in enumerate(packed.scored):
+            start, drafted = int(packed.score_starts[at]), int(packed.draft_lengths[at])
+            request, rows = sequence.request, slice(start, start + drafted + 1)
+            probs = target_probs(logits[rows], TEMPERATURE, TOP_P)
+            place = request.length - request.prompt_length
+            uniforms = position_uniforms(request.prompt.sampling.seed, place, drafted + 1)
+            committed.append(rule(inputs[start + 1 : rows.stop].astype(np.int32), probs, uniforms).tolist())
+        return np.zeros(len(logits), np.int64)
+
+    monkeypatch.setattr(choosing, "logit_tokens", tokens)
+    monkeypatch.setattr(commit, "_verified", lambda packed, chosen: iter(committed[: len(packed.scored)]))
+
+
 def test_the_next_tokens_follow_the_models_distribution() -> None:
     plain, _ = draw_pairs(0, first_seed=0)
     drafted, accepted_share = draw_pairs(8, first_seed=SAMPLES)
@@ -163,11 +184,11 @@ def test_the_next_tokens_follow_the_models_distribution() -> None:
 
 def test_accepting_by_a_coin_follows_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leviathan's rule is another way to the same distribution: the test judges distributions, not implementations."""
-    monkeypatch.setattr(commit, "accept_sampled", partial(coin, without=True))
+    verify_by(monkeypatch, partial(coin, without=True))
     assert p_value(draw_pairs(8, first_seed=0)[0], exact()) > 0.01
 
 
 @pytest.mark.parametrize("wrong", [lenient, partial(coin, without=False)], ids=["lenient", "x_may_come_back"])
 def test_wrong_verification_is_found_out(monkeypatch: pytest.MonkeyPatch, wrong: Callable[..., I32Array]) -> None:
-    monkeypatch.setattr(commit, "accept_sampled", wrong)
+    verify_by(monkeypatch, wrong)
     assert p_value(draw_pairs(8, first_seed=0)[0], exact()) < 1e-12

@@ -61,7 +61,7 @@ def run(
         block_tables=np.array([table + [-1] * (width - len(table)) for _, _, table in rows], np.int32),
         score_rows=np.arange(starts[-1], dtype=np.int64),
         request_ids=np.arange(len(rows), dtype=np.int64),
-        want_logits=want_logits,
+        logit_rows=np.arange(starts[-1] if want_logits else 0, dtype=np.int64),
     )
     scores = model.forward(batch)
     return [scores.best[lo:hi].tolist() for lo, hi in itertools.pairwise(starts)], scores
@@ -158,7 +158,7 @@ def test_only_the_rows_asked_for_are_scored(model: TorchModel) -> None:
         block_tables=np.array([[1]], np.int32),
         score_rows=np.array([3, 19]),
         request_ids=np.array([0]),
-        want_logits=True,
+        logit_rows=np.array([0, 1]),
     )
     some = model.forward(batch)
     assert some.logits is not None
@@ -179,10 +179,30 @@ def test_a_slice_without_score_rows_only_fills_kv(model: TorchModel, reference: 
         block_tables=np.array([[4, 5]], np.int32),
         score_rows=np.array([], np.int64),
         request_ids=np.array([0]),
-        want_logits=False,
+        logit_rows=np.array([], np.int64),
     )
     assert len(model.forward(quiet).best) == 0
     assert run(model, (tokens[-1:], 39, [4, 5]))[0][0] == generate(reference, tokens, 1)
+
+
+def test_only_the_logits_asked_for_leave_the_model(model: TorchModel) -> None:
+    tokens = prompt(16, 9)
+    _, everything = run(model, (tokens, 0, [0]), want_logits=True)
+    batch = ForwardBatch(
+        token_ids=np.array(tokens),
+        positions=np.arange(9),
+        q_starts=np.array([0, 9], np.int32),
+        context_lens=np.array([9], np.int32),
+        block_tables=np.array([[1]], np.int32),
+        score_rows=np.array([2, 5, 8]),
+        request_ids=np.array([0]),
+        logit_rows=np.array([1]),
+    )
+    some = model.forward(batch)
+    assert some.logits is not None
+    assert everything.logits is not None
+    assert len(some.best) == 3
+    torch.testing.assert_close(some.logits, everything.logits[[5]], rtol=1e-4, atol=1e-4)
 
 
 def test_logits_stay_away_unless_asked_for(model: TorchModel) -> None:

@@ -118,7 +118,9 @@ def test_scores_are_handed_out_in_order(parts: list[Share], seed: int) -> None:
     starts = np.cumsum([0] + [len(draft) + 1 for draft in drafts])
     assert packed.score_starts.tolist() == starts[:-1].tolist()
     assert len(packed.batch.score_rows) == starts[-1]
-    assert packed.batch.want_logits == any(share.scored and not share.greedy for share in parts)
+    scored = [share for share in parts if share.scored]
+    wanted = [(i, starts[i] + j) for i, s in enumerate(scored) if not s.greedy for j in range(len(s.draft) + 1)]
+    assert list(zip(packed.logit_sequences.tolist(), packed.batch.logit_rows.tolist(), strict=True)) == wanted
 
 
 def test_a_step_of_prefill_alone_asks_for_no_score() -> None:
