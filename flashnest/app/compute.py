@@ -25,8 +25,8 @@ TINY_SOURCE: Final = "tiny:qwen3"
 EMULATED_EOS: Final = 2
 OPENMP_SPINS: Final = "20000"
 """Some 100 us; the default is milliseconds. 2000 made threads sleep between a layer's operations: with bfloat16 SmolLM2
-on 2 cores (EPYC Zen 4, repeat_80, tok/s at 1 / 8 / 24 requests) 2000 gave 31 / 120 / 140, 20000 gave 33 / 126 / 148 and
-libgomp's default 33 / 76 / 63, because torch's pool and numba's then wait for one another."""
+on 2 cores (EPYC Zen 4, repeat_80, tok/s at 1 / 8 / 24 requests, one or two runs each) 2000 gave 31 / 120 / 140, 20000
+gave 33 / 126 / 148 and libgomp's default 33 / 76 / 63, because torch's pool and numba's then wait for one another."""
 EMULATED_EFFICIENCY: Final = 0.6
 """Share of the sheet's dense arithmetic that large GEMMs reach; an assumption, only prefill feels it."""
 

@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt
 from flashnest.config.section import Bytes, Name, Section
 
 Dtype = Literal["float32", "bfloat16", "float16"]
-WeightDtype = Literal["auto", "float32", "bfloat16", "float16"]
+WeightDtype = Literal["auto", Dtype]
 DTYPE_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 

@@ -6,6 +6,7 @@ A row's token depends on that row alone, so neither the batch nor the drafts cha
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,7 +38,7 @@ def logit_tokens(packed: Packed, logits: torch.Tensor) -> I64Array:
     """Return what is said at the rows that asked for logits, int64 (L,); logits float32 (L, vocab) stays as it is."""
     owners = packed.logit_sequences
     params = [s.request.prompt.sampling for s in packed.scored]
-    if any(params[at].penalised for at in np.unique(owners)):
+    if any(rule.penalised for rule in params):
         logits = _penalised(packed, logits)
     tokens: I64Array = logits.argmax(-1).numpy()
     sampled = np.flatnonzero([not params[at].greedy for at in owners])
@@ -51,8 +52,8 @@ def logit_tokens(packed: Packed, logits: torch.Tensor) -> I64Array:
         np.array([rule.top_k for rule in rules]),
         np.array([rule.min_p for rule in rules]),
     )
-    seeds = np.array([rule.seed & 0xFFFFFFFFFFFFFFFF for rule in rules], np.uint64)
-    tokens[sampled] = draw_many(probs, row_uniforms(seeds, _output_positions(packed)[sampled]))
+    uniforms = row_uniforms([rule.seed for rule in rules], _output_positions(packed)[sampled])
+    tokens[sampled] = draw_many(probs, uniforms)
     return tokens
 
 
@@ -67,14 +68,19 @@ def _output_positions(packed: Packed) -> I64Array:
 def _penalised(packed: Packed, logits: torch.Tensor) -> torch.Tensor:
     logits = logits.clone()
     inputs = packed.batch.token_ids[packed.batch.score_rows]
-    for at in np.unique(packed.logit_sequences):
+    for at, rows in _rows_by_sequence(packed):
         request, start = packed.scored[at].request, packed.score_starts[at]
         if request.prompt.sampling.penalised:
-            rows = logits[np.flatnonzero(packed.logit_sequences == at)]
-            draft = inputs[start + 1 : start + 1 + packed.draft_lengths[at]]
-            penalise(rows, request, draft)
-            logits[np.flatnonzero(packed.logit_sequences == at)] = rows
+            penalise(logits[rows], request, inputs[start + 1 : start + 1 + packed.draft_lengths[at]])
     return logits
+
+
+def _rows_by_sequence(packed: Packed) -> Iterator[tuple[int, slice]]:
+    """Yield each sequence that asked for logits, as its index into `packed.scored`, with its logit rows."""
+    ids, starts = np.unique(packed.logit_sequences, return_index=True)
+    ends = [*starts[1:].tolist(), len(packed.logit_sequences)]
+    for at, start, end in zip(ids.tolist(), starts.tolist(), ends, strict=True):
+        yield at, slice(start, end)
 
 
 def token_logprobs(packed: Packed, scores: Scores, chosen: I64Array) -> dict[int, list[TokenLogprobs]]:
@@ -86,14 +92,13 @@ def token_logprobs(packed: Packed, scores: Scores, chosen: I64Array) -> dict[int
     if scores.logits is None:
         return found
     tokens = chosen[packed.batch.logit_rows]
-    for at in np.unique(packed.logit_sequences).tolist():
+    for at, rows in _rows_by_sequence(packed):
         count = packed.scored[at].request.prompt.sampling.logprobs
         if count is None:
             continue
-        rows = np.flatnonzero(packed.logit_sequences == at)
         logprobs = scores.logits[rows].log_softmax(-1)
         top, ids = logprobs.topk(min(count, logprobs.shape[-1]), dim=-1)
-        said = logprobs.numpy()[np.arange(len(rows)), tokens[rows]].tolist()
+        said = logprobs.numpy()[np.arange(len(logprobs)), tokens[rows]].tolist()
         top_ids = ids.numpy().astype(np.int32)
         found[at] = [TokenLogprobs(own, top_ids[i], top.numpy()[i]) for i, own in enumerate(said)]
     return found

@@ -176,7 +176,9 @@ class Engine:
             sequence.request.phase = Phase.PROBING
         for sequence in self._scheduler.running:
             probe = sequence.probe
-            if probe is not None and not probe.pending and not self._start(sequence, probe):
+            if probe is None or probe.pending or self._cache.pending.waits(probe):
+                continue
+            if not self._start(sequence, probe):
                 break  # first come, first served: later ones wait for the same blocks
 
     def _start(self, sequence: Sequence, probe: Probe) -> bool:
@@ -185,8 +187,6 @@ class Engine:
         While it waits for room it holds nothing: two that wait with half their blocks each would wait for ever.
         """
         request = sequence.request
-        if self._cache.pending.waits(probe):
-            return True  # its next chunk is being computed: it waits for that one, later ones do not wait for it
         if not self._scheduler.has_room(request, self._cache.held_by_others(probe)):
             return False
         self._cache.reuse(request, probe, sequence.lineage)
@@ -203,13 +203,12 @@ class Engine:
         scored = [s.sequence for s in slices if s.scored]
         drafts = self._drafter.drafts
         base_tokens = sum(s.count for s in slices)
-        if self._limits.max_draft_tokens == 0 or not scored:
-            drafts.clear(len(scored))
-            lengths = np.zeros(len(scored), np.int32)
-        else:
+        if self._limits.max_draft_tokens and scored:
             self._propose(scored)
-            caps = np.minimum(draft_caps(scored), drafts.known_tokens(len(scored), self._model.spec.vocab_size))
-            lengths = self._governor.choose(drafts, caps, base_tokens)
+        else:
+            drafts.clear(len(scored))
+        caps = np.minimum(draft_caps(scored), drafts.known_tokens(len(scored), self._model.spec.vocab_size))
+        lengths = self._governor.choose(drafts, caps, base_tokens)
         return pack(slices, drafts.tokens, lengths)
 
     def _propose(self, scored: list[Sequence]) -> None:

@@ -30,6 +30,10 @@ PACK_ROWS: Final = 32
 """The batch that oneDNN is told to lay the weights out for; 512 gives the same times."""
 
 
+_BFLOAT16_CHECKS: Final = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+"""Of torch.cpu, private, but older than its public names: a torch without one counts as a CPU without it."""
+
+
 def can_pack(module: nn.Module) -> bool:
     """Return whether this torch has the kernels and `module` is of a kind measured: see the table above."""
     weight = next(module.parameters())
@@ -44,8 +48,7 @@ def can_pack(module: nn.Module) -> bool:
 
 def has_bfloat16() -> bool:
     """Return whether this CPU multiplies bfloat16 itself; without, oneDNN falls back to a slow reference."""
-    flags = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}  # since torch 2.8
-    return bool(flags.get("avx512_bf16") or flags.get("amx_bf16"))
+    return any(getattr(torch.cpu, check, bool)() for check in _BFLOAT16_CHECKS)
 
 
 def pack_linears(module: nn.Module) -> tuple[nn.Linear, ...]:

@@ -9,7 +9,8 @@ GEMM as in a forward. Milliseconds: fastest tenth on a quiet machine | median wh
     gather + folded SDPA     5.0 | 10     5.2 | 9.0    1.8 | 16     2.1 | 19     2.3 | 18     2.8 | 18
 
 numba's thread pool and torch's are two OpenMP runtimes. Each spins after its work by default, and on 2 cores they then
-wait for one another: `GOMP_SPINCOUNT=2000` or `OMP_WAIT_POLICY=PASSIVE`, set before torch is loaded, ends that.
+wait for one another: few spins (`app.compute.OPENMP_SPINS`) or `OMP_WAIT_POLICY=PASSIVE`, set before torch is loaded,
+end that.
 
 The query heads that share a KV head are folded together, so a block is read once for all of them. exp is written out
 because numba calls libm for it one value at a time, which was half of the time at 9 tokens.

@@ -6,18 +6,19 @@ output for a seed depends neither on the batch nor on how many draft tokens were
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flashnest.hashing import mix64_many
-from flashnest.record import F64Array, I64Array, U64Array
+from flashnest.record import F64Array, I64Array
 
 if TYPE_CHECKING:
     import torch
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MASK = 0xFFFFFFFFFFFFFFFF
 
 NUCLEUS_HEAD = 1024
 """Tokens looked at first for top-p: a partial sort of 49 152 logits takes a fifth of the time of a full one."""
@@ -97,17 +98,12 @@ def _head(values: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
     return values.masked_fill(values.cumsum(-1) - values >= share, 0.0)
 
 
-def row_uniforms(seeds: U64Array, positions: I64Array) -> F64Array:
-    """Return one number in [0, 1) for each row, float64 (n,): of its seed uint64 (n,) at its output position (n,).
+def row_uniforms(seeds: Sequence[int], positions: I64Array) -> F64Array:
+    """Return one number in [0, 1) for each row, float64 (n,): of its seed (any integer) at its output position (n,).
 
     splitmix64 (Steele et al., OOPSLA 2014) at its `position`-th state, started from the mixed seed: random access to a
     stream that passes BigCrush. The top 53 bits make the fraction.
     """
-    states = mix64_many(seeds + _GOLDEN) + (positions.astype(np.uint64) + np.uint64(1)) * _GOLDEN
+    starts = mix64_many(np.array([seed & _MASK for seed in seeds], np.uint64) + _GOLDEN)
+    states = starts + (positions.astype(np.uint64) + np.uint64(1)) * _GOLDEN
     return (mix64_many(states) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def position_uniforms(seed: int, first: int, count: int) -> F64Array:
-    """Return `row_uniforms` of one request's `count` positions from `first` on, float64 (count,); any integer seed."""
-    seeds = np.full(count, seed & 0xFFFFFFFFFFFFFFFF, np.uint64)
-    return row_uniforms(seeds, np.arange(first, first + count, dtype=np.int64))

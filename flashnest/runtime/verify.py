@@ -32,40 +32,16 @@ def accepted_counts(inputs: I64Array, chosen: I64Array, starts: I32Array) -> I32
     return counts
 
 
-def accept_sampled(draft: I32Array, probs: F64Array, uniforms: F64Array) -> I32Array:
-    """Return the committed tokens of one sampled sequence, int32 (accepted + 1,), distributed exactly as `probs`.
-
-    draft int32 (d,); probs float64 (d + 1, vocab): the target distribution after each; uniforms float64 (d + 1,): one
-    number in [0, 1) per position, see `sampler.position_uniforms`.
-    """
-    count = 0
-    committed = np.empty(len(draft) + 1, np.int32)
-    for row, uniform in zip(probs, uniforms, strict=True):
-        committed[count] = draw(row, uniform)
-        count += 1
-        if count > len(draft) or committed[count - 1] != draft[count - 1]:
-            break
-    return committed[:count]
-
-
 def draw_many(probs: F64Array, uniforms: F64Array) -> I64Array:
-    """Return `draw` of each row, int64 (n,): probs float64 (n, vocab), uniforms float64 (n,)."""
+    """Return each row's token whose share of [0, 1) holds the row's number, int64 (n,): inverse transform over the ids.
+
+    probs float64 (n, vocab), each row summing to 1 within rounding; uniforms float64 (n,). A token of probability 0 is
+    never drawn.
+    """
     edges = np.cumsum(probs, axis=1)
-    # Counting the edges at or below the number is `searchsorted(side="right")` on every row in one pass.
+    # Scaling by the sum, not by 1, keeps rounding from pointing past the last token that can be drawn. Counting the
+    # edges at or below the number is `searchsorted(side="right")` on every row in one pass.
     tokens: I64Array = (edges <= (uniforms * edges[:, -1])[:, None]).sum(axis=1)
     for row in np.flatnonzero(tokens >= probs.shape[1]):
         tokens[row] = np.flatnonzero(probs[row])[-1]
     return tokens
-
-
-def draw(probs: F64Array, uniform: float) -> int:
-    """Return the token whose share of [0, 1) holds `uniform`: inverse transform over the ids in order.
-
-    probs float64 (vocab,), summing to 1 within rounding. A token of probability 0 is never drawn.
-    """
-    edges = np.cumsum(probs)
-    # Scaling by the sum, not by 1, keeps rounding from pointing past the last token that can be drawn.
-    token = int(np.searchsorted(edges, uniform * edges[-1], side="right"))
-    if token < len(probs):
-        return token
-    return int(np.flatnonzero(probs)[-1])

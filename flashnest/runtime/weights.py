@@ -14,6 +14,7 @@ import xxhash
 
 from flashnest.errors import ModelError
 from flashnest.runtime.model_source import explained, is_local, quiet, resolve
+from flashnest.runtime.packed_linear import has_bfloat16
 
 _NOT_KV: Final = frozenset(
     {
@@ -28,9 +29,6 @@ _NOT_KV: Final = frozenset(
 )
 
 DTYPES: Final = ("float32", "bfloat16", "float16")
-
-_BF16_CPU_CHECKS: Final = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-"""Of torch.cpu, private and younger than torch 2.7's public names: a torch without one counts as a CPU without it."""
 
 _ROLLING_ROPE: Final = frozenset({"dynamic", "longrope"})
 
@@ -92,12 +90,8 @@ def resolved_dtype(dtype: str, device: str) -> str:
     """
     if dtype != "auto":
         return dtype
-    native = torch.cuda.is_bf16_supported(including_emulation=False) if device == "cuda" else _cpu_multiplies_bfloat16()
+    native = torch.cuda.is_bf16_supported(including_emulation=False) if device == "cuda" else has_bfloat16()
     return "bfloat16" if native else "float32"
-
-
-def _cpu_multiplies_bfloat16() -> bool:
-    return any(getattr(torch.cpu, check, bool)() for check in _BF16_CPU_CHECKS)
 
 
 def check_architecture(config: Any, name: str) -> None:

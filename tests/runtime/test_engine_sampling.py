@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 from engine_setup import Rig, open_tiers, repetitive_prompts, text, tiny_model
+from sampling_reference import draw, position_uniforms
 
 from flashnest.record import F64Array, I32Array, I64Array
 from flashnest.runtime import choosing, commit
 from flashnest.runtime.drafter import Source
 from flashnest.runtime.packing import Packed
 from flashnest.runtime.request import Prompt, SamplingParams
-from flashnest.runtime.sampler import position_uniforms, target_probs
-from flashnest.runtime.verify import draw
+from flashnest.runtime.sampler import target_probs
 from flashnest.runtime.weights import tiny_qwen3
 
 pytestmark = pytest.mark.usefixtures("one_thread")

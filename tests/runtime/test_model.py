@@ -147,19 +147,24 @@ def test_sequences_share_the_blocks_of_a_common_head(model: TorchModel, referenc
     assert said == generate(reference, second, 12)
 
 
+def whole_prompt(tokens: list[int], table: list[int], *, score_rows: list[int], logit_rows: list[int]) -> ForwardBatch:
+    """Return one sequence's first pass."""
+    return ForwardBatch(
+        token_ids=np.array(tokens, np.int64),
+        positions=np.arange(len(tokens), dtype=np.int64),
+        q_starts=np.array([0, len(tokens)], np.int32),
+        context_lens=np.array([len(tokens)], np.int32),
+        block_tables=np.array([table], np.int32),
+        score_rows=np.array(score_rows, np.int64),
+        request_ids=np.array([0], np.int64),
+        logit_rows=np.array(logit_rows, np.int64),
+    )
+
+
 def test_only_the_rows_asked_for_are_scored(model: TorchModel) -> None:
     tokens = prompt(11, 20)
     _, everything = run(model, (tokens, 0, [0]), want_logits=True)
-    batch = ForwardBatch(
-        token_ids=np.array(tokens),
-        positions=np.arange(20),
-        q_starts=np.array([0, 20], np.int32),
-        context_lens=np.array([20], np.int32),
-        block_tables=np.array([[1]], np.int32),
-        score_rows=np.array([3, 19]),
-        request_ids=np.array([0]),
-        logit_rows=np.array([0, 1]),
-    )
+    batch = whole_prompt(tokens, [1], score_rows=[3, 19], logit_rows=[0, 1])
     some = model.forward(batch)
     assert some.logits is not None
     assert everything.logits is not None
@@ -171,16 +176,7 @@ def test_only_the_rows_asked_for_are_scored(model: TorchModel) -> None:
 
 def test_a_slice_without_score_rows_only_fills_kv(model: TorchModel, reference: Any) -> None:
     tokens = prompt(12, 40)
-    quiet = ForwardBatch(
-        token_ids=np.array(tokens[:-1]),
-        positions=np.arange(39),
-        q_starts=np.array([0, 39], np.int32),
-        context_lens=np.array([39], np.int32),
-        block_tables=np.array([[4, 5]], np.int32),
-        score_rows=np.array([], np.int64),
-        request_ids=np.array([0]),
-        logit_rows=np.array([], np.int64),
-    )
+    quiet = whole_prompt(tokens[:-1], [4, 5], score_rows=[], logit_rows=[])
     assert len(model.forward(quiet).best) == 0
     assert run(model, (tokens[-1:], 39, [4, 5]))[0][0] == generate(reference, tokens, 1)
 
@@ -188,16 +184,7 @@ def test_a_slice_without_score_rows_only_fills_kv(model: TorchModel, reference: 
 def test_only_the_logits_asked_for_leave_the_model(model: TorchModel) -> None:
     tokens = prompt(16, 9)
     _, everything = run(model, (tokens, 0, [0]), want_logits=True)
-    batch = ForwardBatch(
-        token_ids=np.array(tokens),
-        positions=np.arange(9),
-        q_starts=np.array([0, 9], np.int32),
-        context_lens=np.array([9], np.int32),
-        block_tables=np.array([[1]], np.int32),
-        score_rows=np.array([2, 5, 8]),
-        request_ids=np.array([0]),
-        logit_rows=np.array([1]),
-    )
+    batch = whole_prompt(tokens, [1], score_rows=[2, 5, 8], logit_rows=[1])
     some = model.forward(batch)
     assert some.logits is not None
     assert everything.logits is not None

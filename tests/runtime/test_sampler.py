@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from sampling_reference import position_uniforms
 
 from flashnest.runtime import sampler
-from flashnest.runtime.sampler import position_uniforms, target_probs
+from flashnest.runtime.sampler import target_probs
 
 
 def test_temperature_sharpens_and_flattens() -> None:

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 from engine_setup import Rig, open_tiers, repetitive_prompts, tiny_model
+from sampling_reference import draw
 
 from flashnest.runtime.penalties import penalise
 from flashnest.runtime.request import Prompt, Request, SamplingParams
 from flashnest.runtime.sampler import target_probs
-from flashnest.runtime.verify import draw, draw_many
+from flashnest.runtime.verify import draw_many
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling_reference import accept_sampled, draw, position_uniforms
 
-from flashnest.runtime.sampler import position_uniforms
-from flashnest.runtime.verify import accept_sampled, accepted_counts, draw
+from flashnest.runtime.verify import accepted_counts, draw_many
 
 TOKENS = st.lists(st.integers(0, 2), max_size=6)
 
@@ -50,11 +50,12 @@ def test_accepted_counts_agrees_with_one_sequence_at_a_time(
 
 def test_draw_gives_each_token_its_share_and_none_to_impossible_ones() -> None:
     probs = np.array([0.0, 0.25, 0.0, 0.75, 0.0])
-    assert [draw(probs, u) for u in (0.0, 0.2499, 0.25, 0.999999, 1.0 - 2**-53)] == [1, 1, 3, 3, 3]
+    uniforms = np.array([0.0, 0.2499, 0.25, 0.999999, 1.0 - 2**-53])
+    assert draw_many(np.tile(probs, (5, 1)), uniforms).tolist() == [1, 1, 3, 3, 3]
 
 
 def test_draw_survives_a_sum_below_one() -> None:
-    assert draw(np.array([0.3, 0.3, 0.0]), 1.0 - 2**-53) == 1
+    assert draw_many(np.array([[0.3, 0.3, 0.0]]), np.array([1.0 - 2**-53])).tolist() == [1]
 
 
 @settings(deadline=None)
