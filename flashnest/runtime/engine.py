@@ -65,7 +65,12 @@ class Engine:
         spec = model.spec
         self._model, self._router, self._pool, self._limits = model, router, pool, limits
         self._detokenise, self._clock_s = detokenise, clock_s
-        self._scheduler = Scheduler(pool, max_requests=limits.max_requests, max_step_tokens=limits.max_step_tokens)
+        self._scheduler = Scheduler(
+            pool,
+            max_requests=limits.max_requests,
+            max_step_tokens=limits.max_step_tokens,
+            max_draft_tokens=limits.max_draft_tokens,
+        )
         self._cache = PrefixCache(
             router,
             pool,
@@ -119,7 +124,7 @@ class Engine:
             StopScanner(prompt.sampling, self._model.spec.eos_ids, self._detokenise),
         )
         self._sequences[request.id] = sequence
-        self._scheduler.waiting.append(sequence)
+        self._scheduler.add(sequence)
         return request
 
     def cancel(self, request: Request) -> None:
@@ -149,6 +154,7 @@ class Engine:
         self._late.take(self._router.drain(), self._sequences)
         self._admit()
         slices = self._scheduler.slices()
+        self._forget_preempted()
         if not slices:
             self._router.submit()
             self._sweep()
@@ -172,14 +178,20 @@ class Engine:
 
     def _admit(self) -> None:
         while (sequence := self._scheduler.next_waiting()) is not None:
+            sequence.lineage = self._cache.lineage(sequence.salt)
             sequence.probe = self._cache.probe(sequence.request, sequence.lineage)
             sequence.request.phase = Phase.PROBING
-        for sequence in self._scheduler.running:
+        for sequence in list(self._scheduler.running):
             probe = sequence.probe
             if probe is None or probe.pending or self._cache.pending.waits(probe):
                 continue
             if not self._start(sequence, probe):
-                break  # first come, first served: later ones wait for the same blocks
+                break  # by rank: those after it wait for the same blocks
+
+    def _forget_preempted(self) -> None:
+        """Let those who wait for chunks of a preempted request compute them."""
+        for sequence in self._scheduler.take_preempted():
+            self._cache.pending.drop(sequence.request.id)
 
     def _start(self, sequence: Sequence, probe: Probe) -> bool:
         """Give the sequence shared blocks and room for the rest, or False.
@@ -187,7 +199,7 @@ class Engine:
         While it waits for room it holds nothing: two that wait with half their blocks each would wait for ever.
         """
         request = sequence.request
-        if not self._scheduler.has_room(request, self._cache.held_by_others(probe)):
+        if not self._scheduler.has_room(sequence, self._cache.held_by_others(probe)):
             return False
         self._cache.reuse(request, probe, sequence.lineage)
         if not self._scheduler.reserve(sequence):
@@ -195,7 +207,8 @@ class Engine:
             return False
         self._cache.pending.claim(request.id, probe.keys.keys[sequence.lineage.chunks :])
         sequence.probe = None
-        sequence.learned = request.reused_tokens
+        if not request.preemptions:
+            sequence.learned = request.reused_tokens
         self._lookups.add_chunks(probe)
         return True
 

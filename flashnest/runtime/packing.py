@@ -8,7 +8,7 @@ import numpy as np
 
 from flashnest.record import I32Array, I64Array
 from flashnest.runtime.forward import ForwardBatch
-from flashnest.runtime.scheduler import Sequence, Slice
+from flashnest.runtime.scheduler import Sequence, Slice, draft_room
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,9 @@ def _block_tables(slices: list[Slice]) -> I32Array:
 
 
 def draft_caps(scored: list[Sequence]) -> I32Array:
-    """Return the most tokens each sequence may draft, int32 (n,): the model's own next one comes on top of a draft."""
-    left = [s.request.prompt_length + s.request.prompt.sampling.max_tokens - s.request.length - 1 for s in scored]
+    """Return the most tokens each sequence may draft, int32 (n,).
+
+    The model's own next one comes on top of a draft, and the draft's KV has to fit the blocks at hand.
+    """
+    left = [min(len(s.request.tokens) - s.request.length - 1, draft_room(s)) for s in scored]
     return np.array(left, np.int32)

@@ -107,11 +107,11 @@ class PrefixCache:
         return Lineage(chunk_seed(salt, self._kv_version))
 
     def probe(self, request: Request, lineage: Lineage) -> Probe:
-        """Ask the table for every full chunk of the prompt in one batch.
+        """Ask the table for every full chunk of the request's text in one batch: its prompt, or more if preempted.
 
-        The prompt's last token is never taken from a shared block: its score is needed, so its chunk is computed.
+        The last token is never taken from a shared block: its score is needed, so its chunk is computed.
         """
-        usable = (request.prompt_length - 1) // CHUNK_TOKENS
+        usable = (request.length - 1) // CHUNK_TOKENS
         keys = chunk_keys(request.tokens[: usable * CHUNK_TOKENS], lineage.seed)
         tickets = np.array([chunk_ticket(request.id, i) for i in range(usable)], np.int64)
         if usable:
@@ -132,7 +132,10 @@ class PrefixCache:
         return count
 
     def reuse(self, request: Request, probe: Probe, lineage: Lineage) -> None:
-        """Give the request the longest verified run of blocks from its start; sets `computed` and `reused_tokens`."""
+        """Give the request the longest verified run of blocks from its start; sets `computed`.
+
+        And `reused_tokens`, unless it was preempted: what it finds then is mostly its own.
+        """
         for i, block in enumerate(probe.blocks.tolist()):
             if block < 0:
                 break
@@ -142,14 +145,18 @@ class PrefixCache:
                 break
             request.blocks.append(block)
             lineage.advance(chunk)
-        request.computed = request.reused_tokens = lineage.chunks * CHUNK_TOKENS
+        request.computed = lineage.chunks * CHUNK_TOKENS
+        if not request.preemptions:
+            request.reused_tokens = request.computed
 
     def give_back(self, request: Request, probe: Probe, lineage: Lineage) -> None:
         """Undo `reuse`; what did not prove reusable is not tried again."""
         probe.blocks[lineage.chunks :] = -1
         self._pool.release(request.blocks)
         request.blocks = []
-        request.computed = request.reused_tokens = lineage.chunks = 0
+        request.computed = lineage.chunks = 0
+        if not request.preemptions:
+            request.reused_tokens = 0
         lineage.parent = _NO_PARENT
 
     def _report_stale(self, probe: Probe, start: int) -> None:

@@ -51,6 +51,9 @@ class SamplingParams:
         return not self.greedy or self.penalised or self.logprobs is not None
 
 
+MAX_PRIORITY = 10
+"""Largest priority: without a bound a stream of urgent requests could keep the others waiting for ever."""
+
 MAX_LOGPROBS = 20
 """Most likeliest tokens reported a position, as in vLLM and OpenAI's API."""
 
@@ -78,6 +81,8 @@ class Prompt:
     namespace: str = "default"
     reference: I32Array | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    priority: int = 0
+    """Higher is served first; waiting makes up for it (`scheduler.PRIORITY_S`). At most `MAX_PRIORITY` either way."""
 
 
 def check_prompt(prompt: Prompt, vocab_size: int, *, has_text: bool) -> None:
@@ -98,6 +103,8 @@ def check_prompt(prompt: Prompt, vocab_size: int, *, has_text: bool) -> None:
         what = wrong
     elif not all(sampling.stop):
         what = "a stop string is empty"
+    elif abs(prompt.priority) > MAX_PRIORITY:
+        what = f"priority is {prompt.priority}, it must be between -{MAX_PRIORITY} and {MAX_PRIORITY}"
     elif sampling.stop and not has_text:
         what = "stop strings need a tokenizer, and this model has none"
     if what:
@@ -131,7 +138,10 @@ class Finish(Enum):
 
 
 class Phase(Enum):
-    """Where a request stands: waiting, its chunk keys asked of a cold tier, prefilling, decoding, done."""
+    """Where a request stands: waiting, its chunk keys asked of a cold tier, prefilling, decoding, done.
+
+    One that was preempted waits again, with what it has said so far.
+    """
 
     WAITING = "waiting"
     PROBING = "probing"
@@ -157,6 +167,9 @@ class Request:
     stop_text: str | None = None
     """The exact text up to the stop string, where one ended the request."""
     reused_tokens: int = 0
+    """Prompt tokens whose KV was there when it first started."""
+    preemptions: int = 0
+    """How often it lost its KV to others and computed it again."""
     token_times_s: list[float] = field(default_factory=list)
     """When each output token was committed; several tokens of one draft share a time."""
     logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -171,6 +184,11 @@ class Request:
     def prompt_length(self) -> int:
         """Tokens in the prompt."""
         return len(self.prompt.tokens)
+
+    @property
+    def priority(self) -> int:
+        """Higher is served first."""
+        return self.prompt.priority
 
     @property
     def output(self) -> I32Array:
