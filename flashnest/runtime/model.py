@@ -16,6 +16,7 @@ from flashnest.errors import ModelError
 from flashnest.record import CHUNK_TOKENS
 from flashnest.runtime.attention import ATTENTION_NAME, KvBlocks, PagedCall
 from flashnest.runtime.forward import ForwardBatch, ModelSpec, Scores
+from flashnest.runtime.int8_linear import is_quantised
 from flashnest.runtime.packed_linear import pack_linears, unpack_linears
 from flashnest.runtime.weights import check_architecture, kv_version, load_causal_lm
 
@@ -112,7 +113,7 @@ def _spec(module: Any, fingerprint: int, name: str) -> ModelSpec:
     return ModelSpec(
         name=name,
         back_end="torch",
-        dtype=dtype,
+        dtype="w8a8" if is_quantised(module) else dtype,
         vocab_size=config.vocab_size,
         eos_ids=_eos_ids(module),
         max_context_tokens=config.max_position_embeddings,

@@ -13,6 +13,8 @@ import torch
 import xxhash
 
 from flashnest.errors import ModelError
+from flashnest.runtime.adapter import merge_adapter
+from flashnest.runtime.int8_linear import quantise_linears
 from flashnest.runtime.model_source import explained, is_local, quiet, resolve
 from flashnest.runtime.packed_linear import has_bfloat16
 
@@ -62,11 +64,14 @@ def load_tokenizer(source: str, *, debug: bool = False) -> Tokenizer:
     return tokenizer
 
 
-def load_causal_lm(source: str, dtype: str = "float32", *, debug: bool = False) -> tuple[Any, int]:
+def load_causal_lm(
+    source: str, dtype: str = "float32", *, adapter: str | None = None, quant: str = "none", debug: bool = False
+) -> tuple[Any, int]:
     """Load `source` on the CPU in `dtype`; returns (Hugging Face module in eval mode, fingerprint of its weights).
 
-    Raises ModelError where it cannot be found, holds no safetensors, or is of an architecture that is not served; the
-    last is found out before the weights are read.
+    `adapter`: a PEFT LoRA folder to merge; `quant`: "none" or "w8a8". The fingerprint is of the weights as they are
+    served, so adapter and quantisation are in it. Raises ModelError where the source cannot be found, holds no
+    safetensors, or is of an architecture that is not served; the last is found out before the weights are read.
     """
     if dtype not in DTYPES:
         raise ModelError(f"unknown dtype {dtype!r}", fix=f"Use one of {', '.join(DTYPES)}.")
@@ -79,6 +84,15 @@ def load_causal_lm(source: str, dtype: str = "float32", *, debug: bool = False) 
         module = AutoModelForCausalLM.from_pretrained(
             place, config=config, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
         )
+    return as_served(module, adapter=adapter, quant=quant)
+
+
+def as_served(module: Any, *, adapter: str | None = None, quant: str = "none") -> tuple[Any, int]:
+    """Merge the adapter, quantise, and return (the same module in eval mode, its weights' fingerprint)."""
+    if adapter is not None:
+        merge_adapter(module, adapter)
+    if quant == "w8a8":
+        quantise_linears(module)
     return module.eval(), weights_fingerprint(module)
 
 
@@ -139,14 +153,15 @@ def weights_fingerprint(module: Any) -> int:
     return digest.intdigest()
 
 
-def kv_version(config: Any, fingerprint: int, dtype: str, adapter: str = "") -> int:
+def kv_version(config: Any, fingerprint: int, dtype: str, kv_dtype: str | None = None) -> int:
     """Return the 32-bit digest of all that KV depends on besides the tokens; never 0.
 
-    That is the weights, the dtype, the adapter, and the whole configuration, in which rope and quantisation settings
-    are; only what cannot matter (names, versions) is left out, so a change too many costs reuse, never a wrong answer.
+    That is the weights as served (adapter merged, quantised), the dtype they compute in, the dtype KV is kept in (None:
+    the same), and the whole configuration, in which rope settings are; only what cannot matter (names, versions) is
+    left out, so a change too many costs reuse, never a wrong answer.
     """
     facts = {key: value for key, value in config.to_dict().items() if key not in _NOT_KV}
-    text = json.dumps([fingerprint, dtype, adapter, facts], sort_keys=True, default=str)
+    text = json.dumps([fingerprint, dtype, kv_dtype or dtype, facts], sort_keys=True, default=str)
     return xxhash.xxh3_64_intdigest(text.encode()) & 0xFFFFFFFF or 1
 
 

@@ -235,7 +235,7 @@ def test_full_attention_is_served(config: Any) -> None:
 
 
 def test_kv_version_changes_with_all_that_kv_depends_on() -> None:
-    """Weights, dtype, adapter, rope, quantisation: each gives a version of its own; the same facts give the same."""
+    """Weights, dtypes, rope, quantisation: each gives a version of its own; the same facts give the same."""
     module = tiny_qwen3(0)
     fingerprint = weights_fingerprint(module)
     with torch.no_grad():
@@ -250,7 +250,7 @@ def test_kv_version_changes_with_all_that_kv_depends_on() -> None:
         kv_version(config, fingerprint, "float32"),
         kv_version(config, changed, "float32"),
         kv_version(config, fingerprint, "bfloat16"),
-        kv_version(config, fingerprint, "float32", adapter="tuned"),
+        kv_version(config, fingerprint, "float32", "float16"),
         kv_version(rope, fingerprint, "float32"),
         kv_version(quantised, fingerprint, "float32"),
     ]

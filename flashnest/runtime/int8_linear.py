@@ -1,0 +1,107 @@
+"""Linear layers in W8A8: int8 weights scaled by output channel, activations rounded to int8 row by row as they come.
+
+Symmetric, no calibration: weights as in LLM.int8() without its outliers (Dettmers et al. 2022, arXiv:2208.07339), one
+scale a row of activations, as vLLM's dynamic per-token W8A8. Products are exact in int32 (`torch._int_mm`), so a row's
+result does not depend on what else is in the batch. Halves the weights of bfloat16; whether it is also faster depends
+on the machine and the layer, see docs/models.md. The output head stays as it is: its weights are often the embedding's,
+and its 49 152 outputs a row cost more to scale back than int8 saves.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Self
+
+import torch
+import torch.nn.functional as functional
+from torch import nn
+
+MOST: Final = 127.0
+"""Scales are symmetric: -128 is not used."""
+
+CUDA_ROWS: Final = 32
+"""`torch._int_mm` on CUDA takes more than 16 rows; fewer are padded to this."""
+
+_TINY: Final = torch.finfo(torch.float32).tiny * 256
+"""Stands in for the largest value of a row of zeros; still a normal number after division by 127."""
+
+
+class Int8Linear(nn.Module):  # type: ignore[misc]  # mypy does not follow torch
+    """Takes the place of an `nn.Linear`. Rows in, rows out, in the dtype of the rows; sums are scaled in float32."""
+
+    weight: torch.Tensor
+    """int8 (outputs, inputs)."""
+    scales: torch.Tensor
+    """float32 (outputs,)."""
+    bias: torch.Tensor | None
+
+    def __init__(self, weight: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None) -> None:
+        """`bias` float (outputs,) or None. To be made by `of`."""
+        super().__init__()
+        self.register_buffer("weight", weight)
+        self.register_buffer("scales", scales)
+        self.register_buffer("bias", bias)
+
+    @classmethod
+    def of(cls, *linears: nn.Linear | Self) -> Self:
+        """Return one layer with the outputs of `linears` side by side: they see the same rows, rounded once."""
+        parts = [part if isinstance(part, cls) else cls._rounded(part) for part in linears]
+        biases = [part.bias for part in parts]
+        if all(bias is None for bias in biases):
+            bias = None
+        else:
+            bias = torch.cat([p.scales.new_zeros(len(p.scales)) if p.bias is None else p.bias.float() for p in parts])
+        return cls(torch.cat([p.weight for p in parts]), torch.cat([p.scales for p in parts]), bias)
+
+    @classmethod
+    def _rounded(cls, linear: nn.Linear) -> Self:
+        weight = linear.weight.detach().float()
+        quantised, scales = _int8(weight)
+        return cls(quantised, scales[:, 0].contiguous(), None if linear.bias is None else linear.bias.detach())
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return (..., outputs) of rows (..., inputs)."""
+        quantised, scales = _int8(rows.reshape(-1, rows.shape[-1]).float())
+        sums = _int_mm(quantised, self.weight.t()).float().mul_(scales).mul_(self.scales)
+        if self.bias is not None:
+            sums.add_(self.bias)
+        return sums.to(rows.dtype).view(*rows.shape[:-1], len(self.scales))
+
+
+def quantise_linears(module: Any) -> int:
+    """Replace each linear layer of `module` but its output head by its int8 form; returns how many there were.
+
+    One layer at a time, so the peak is the module's own size and one layer.
+    """
+    head = module.get_output_embeddings()
+    found = [
+        (parent, name)
+        for parent in module.modules()
+        for name, child in parent.named_children()
+        if type(child) is nn.Linear and child is not head
+    ]
+    with torch.no_grad():
+        for parent, name in found:
+            setattr(parent, name, Int8Linear.of(getattr(parent, name)))
+    return len(found)
+
+
+def is_quantised(module: nn.Module) -> bool:
+    """Return whether `quantise_linears` has been here."""
+    return any(isinstance(child, Int8Linear) for child in module.modules())
+
+
+def _int8(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return float32 rows (n, k) as int8 and each row's scale, float32 (n, 1)."""
+    scales = rows.abs().amax(dim=-1, keepdim=True).clamp_min_(_TINY).div_(MOST)
+    return (rows / scales).round_().to(torch.int8), scales
+
+
+def least_rows(rows: torch.Tensor) -> int:
+    """Return how many rows the device's int8 product takes at least."""
+    return CUDA_ROWS if rows.is_cuda else 0
+
+
+def _int_mm(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    missing = max(0, least_rows(rows) - len(rows))
+    padded = functional.pad(rows, (0, 0, 0, missing)) if missing else rows
+    return torch._int_mm(padded, weight)[: len(rows)]
