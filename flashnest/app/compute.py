@@ -143,7 +143,7 @@ def _torch(config: ModelConfig, debug: bool) -> Compute:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = resolved_dtype(config.dtype, device)
     module, fingerprint = load_causal_lm(config.source, dtype, adapter=config.adapter, quant=config.quant, debug=debug)
-    model = TorchModel(module, fingerprint, config.name, device)
+    model = TorchModel(module, fingerprint, config.name, device, keep_weights=False)
 
     def encode(text: str) -> I32Array:
         chat = tokenizer.apply_chat_template(

@@ -1,7 +1,8 @@
 """The torch back end: a Hugging Face causal LM whose KV lives in our blocks. `forward.Model` on real weights.
 
-The module does the mathematics, `attention` replaces how it attends. Loads nothing by itself beyond calling `weights`;
-decides nothing about batches, drafts or blocks.
+The module gives weights and architecture. On the CPU `lean_forward` does the mathematics where it knows the family;
+else the module does, with `attention` in place of its own. Loads nothing by itself beyond calling `weights`; decides
+nothing about batches, drafts or blocks.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from flashnest.record import CHUNK_TOKENS
 from flashnest.runtime.attention import ATTENTION_NAME, KvBlocks, PagedCall
 from flashnest.runtime.forward import ForwardBatch, ModelSpec, Scores
 from flashnest.runtime.int8_linear import is_quantised
-from flashnest.runtime.packed_linear import pack_linears, unpack_linears
+from flashnest.runtime.lean_forward import LeanForward, serves
+from flashnest.runtime.packed_linear import free_weights, pack_linears, unpack_linears
 from flashnest.runtime.weights import check_architecture, kv_version, load_causal_lm
 
 
@@ -28,8 +30,13 @@ class TorchModel:
     gives it back as it was.
     """
 
-    def __init__(self, module: Any, fingerprint: int, name: str, device: str = "cpu") -> None:
-        """Take over `module` and move it to `device`. Raises ModelError where it is not plain full attention."""
+    def __init__(
+        self, module: Any, fingerprint: int, name: str, device: str = "cpu", *, keep_weights: bool = True
+    ) -> None:
+        """Take over `module` and move it to `device`. Raises ModelError where it is not plain full attention.
+
+        keep_weights False: the module is nobody else's, so what was packed is freed and `close()` gives nothing back.
+        """
         check_architecture(module.config, name)
         if not getattr(module, "_supports_attention_backend", False):
             raise ModelError(
@@ -41,15 +48,18 @@ class TorchModel:
         self._device = torch.device(device)
         self._former_attention = module.config._attn_implementation
         module.set_attn_implementation(ATTENTION_NAME)
-        self._packed = pack_linears(module)
+        self._lean = LeanForward(module) if serves(module) else None
+        self._packed = () if self._lean else pack_linears(module)
         self._pool: KvBlocks | None = None
         self._spec = _spec(module, fingerprint, name)
+        if self._lean and not keep_weights:
+            free_weights(module)
 
     @classmethod
     def load(cls, source: str, dtype: str = "float32", device: str = "cpu") -> Self:
         """Load `source` (see `weights`) in `dtype` and take it over."""
         module, fingerprint = load_causal_lm(source, dtype)
-        return cls(module, fingerprint, source, device)
+        return cls(module, fingerprint, source, device, keep_weights=False)
 
     @property
     def spec(self) -> ModelSpec:
@@ -75,13 +85,7 @@ class TorchModel:
         if self._pool is None:
             raise RuntimeError("forward before allocate_kv")
         with torch.inference_mode():
-            logits = self._module(
-                input_ids=self._tensor(batch.token_ids)[None],
-                position_ids=self._tensor(batch.positions)[None],
-                use_cache=False,
-                logits_to_keep=self._tensor(batch.score_rows),  # lm_head on these rows only: it is a fifth of a step
-                paged=PagedCall.plan(batch, self._pool),
-            ).logits[0]
+            logits = self._logits(batch, PagedCall.plan(batch, self._pool))
             best = logits.argmax(dim=-1).cpu().numpy()
             wanted = logits[self._tensor(batch.logit_rows)].float().cpu() if len(batch.logit_rows) else None
             return Scores(best, wanted)
@@ -90,10 +94,20 @@ class TorchModel:
         """Free the KV pool and give the module its own attention back. A second call does nothing."""
         if self._module is None:
             return
-        self._pool = None
+        self._pool = self._lean = None
         unpack_linears(self._packed)
         self._module.set_attn_implementation(self._former_attention)
         self._module = None
+
+    def _logits(self, batch: ForwardBatch, paged: PagedCall) -> torch.Tensor:
+        """Return logits (S, vocab) of the batch's score rows; the head is a fifth of a step, so of these only."""
+        tokens, positions, rows = map(self._tensor, (batch.token_ids, batch.positions, batch.score_rows))
+        if self._lean is not None:
+            return self._lean.logits(tokens, positions, rows, paged)
+        logits: torch.Tensor = self._module(
+            input_ids=tokens[None], position_ids=positions[None], use_cache=False, logits_to_keep=rows, paged=paged
+        ).logits[0]
+        return logits
 
     def _tensor(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array, np.int64)).to(self._device)

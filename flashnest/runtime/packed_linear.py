@@ -20,11 +20,15 @@ float rounding.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 import torch
 from torch import nn
+
+Linear: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+"""Rows (n, inputs) to rows (n, outputs)."""
 
 PACK_ROWS: Final = 32
 """The batch that oneDNN is told to lay the weights out for; 512 gives the same times."""
@@ -51,6 +55,22 @@ def has_bfloat16() -> bool:
     return any(getattr(torch.cpu, check, bool)() for check in _BFLOAT16_CHECKS)
 
 
+def pack(*layers: nn.Linear) -> Linear:
+    """Return one packed product that gives the outputs of linear layers over the same input side by side.
+
+    For modules of which `can_pack` says yes. The layers stay as they are; the copy does not follow their changes.
+    """
+    with torch.inference_mode():
+        weights = torch.cat([layer.weight.detach() for layer in layers])
+        packed = torch.ops.mkldnn._reorder_linear_weight(weights, PACK_ROWS)
+    biases = [layer.bias for layer in layers]
+    known = [
+        layer.weight.new_zeros(len(layer.weight)) if b is None else b for layer, b in zip(layers, biases, strict=True)
+    ]
+    bias = None if all(b is None for b in biases) else torch.cat(known).detach()
+    return partial(_linear, packed, bias)
+
+
 def pack_linears(module: nn.Module) -> tuple[nn.Linear, ...]:
     """Give each linear layer of `module` a packed copy of its weights; returns the layers changed.
 
@@ -64,6 +84,13 @@ def pack_linears(module: nn.Module) -> tuple[nn.Linear, ...]:
             weights = torch.ops.mkldnn._reorder_linear_weight(child.weight.detach(), PACK_ROWS)
             child.forward = partial(_linear, weights, child.bias)
     return packed
+
+
+def free_weights(module: nn.Module) -> None:
+    """Empty the weights of the module's linear layers, whose packed copies serve; shared embeddings stay."""
+    for child in module.modules():
+        if type(child) is nn.Linear:
+            child.weight = nn.Parameter(child.weight.new_empty(0), requires_grad=False)
 
 
 def unpack_linears(layers: tuple[nn.Linear, ...]) -> None:

@@ -1,0 +1,175 @@
+"""What a decoder layer does between its matrix products, each in one pass over memory: norm, rope, SwiGLU.
+
+A row is a token. Values are float32, or bfloat16 as its bits in uint16; sums are float32 always, so bfloat16 is rounded
+once where a Hugging Face module rounds after every operation. Few rows run on the calling thread, because waking a
+second one costs more than it saves; many are shared out. One thread calls these at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numba
+import numpy as np
+from numba.extending import overload
+
+from flashnest.jit import fused_kernel, parallel_kernel
+from flashnest.runtime.paged_kernel import F32Array, KvArray, exp_below_zero
+
+SERIAL_VALUES: Final = 16384
+"""Up to so many values a call stays on one thread: 10 to 20 us of work, where handing half of it over takes 5."""
+
+_ONE = np.float32(1)
+
+
+def _read(values: Any, row: int, at: int) -> Any:
+    """Return values[row, at] as float32."""
+    raise NotImplementedError("compiled code only")
+
+
+def _write(values: Any, row: int, at: int, value: Any) -> None:
+    """Set values[row, at] to a float32, rounded to nearest even where it is bfloat16."""
+    raise NotImplementedError("compiled code only")
+
+
+@overload(_read)  # type: ignore[untyped-decorator]  # numba has no types
+def _read_typed(values: Any, row: int, at: int) -> Any:
+    def same(values: Any, row: int, at: int) -> Any:
+        return values[row, at]
+
+    def widened(values: Any, row: int, at: int) -> Any:
+        return np.uint32(np.uint32(values[row, at]) << np.uint32(16)).view(np.float32)
+
+    return same if values.dtype == numba.float32 else widened
+
+
+@overload(_write)  # type: ignore[untyped-decorator]
+def _write_typed(values: Any, row: int, at: int, value: Any) -> Any:
+    def same(values: Any, row: int, at: int, value: Any) -> None:
+        values[row, at] = value
+
+    def narrowed(values: Any, row: int, at: int, value: Any) -> None:
+        bits = np.float32(value).view(np.uint32)
+        odd = (bits >> np.uint32(16)) & np.uint32(1)
+        values[row, at] = np.uint16((bits + np.uint32(0x7FFF) + odd) >> np.uint32(16))
+
+    return same if values.dtype == numba.float32 else narrowed
+
+
+@fused_kernel
+def _add_norm_row(
+    hidden: F32Array, fresh: KvArray, weight: F32Array, epsilon: np.float32, out: KvArray, t: int
+) -> None:
+    width = hidden.shape[1]
+    squares = np.float32(0)
+    for i in range(width):
+        value = hidden[t, i] + _read(fresh, t, i)
+        hidden[t, i] = value
+        squares += value * value
+    scale = _ONE / np.sqrt(squares / np.float32(width) + epsilon)
+    for i in range(width):
+        _write(out, t, i, hidden[t, i] * scale * weight[i])
+
+
+@fused_kernel
+def _add_norm_serial(hidden: F32Array, fresh: KvArray, weight: F32Array, epsilon: np.float32, out: KvArray) -> None:
+    for t in range(hidden.shape[0]):
+        _add_norm_row(hidden, fresh, weight, epsilon, out, t)
+
+
+@parallel_kernel
+def _add_norm_parallel(hidden: F32Array, fresh: KvArray, weight: F32Array, epsilon: np.float32, out: KvArray) -> None:
+    for t in numba.prange(hidden.shape[0]):
+        _add_norm_row(hidden, fresh, weight, epsilon, out, t)
+
+
+def add_norm(hidden: F32Array, fresh: KvArray, weight: F32Array, epsilon: np.float32, out: KvArray) -> None:
+    """Add a block's output to the residual stream and write the sum's RMS norm times `weight` to `out`.
+
+    hidden float32 (T, width), changed; fresh and out (T, width); weight float32 (width,). RMSNorm as in Zhang and
+    Sennrich, 2019.
+    """
+    run = _add_norm_serial if hidden.size <= SERIAL_VALUES else _add_norm_parallel
+    run(hidden, fresh, weight, epsilon, out)
+
+
+@fused_kernel
+def _rotate_row(
+    qkv: KvArray, cosines: F32Array, sines: F32Array, norms: F32Array, heads: int, epsilon: np.float32, t: int
+) -> None:
+    half = cosines.shape[1]
+    for head in range(heads):
+        first = head * 2 * half
+        second = first + half
+        scale = _ONE
+        if norms.shape[0]:
+            squares = np.float32(0)
+            for i in range(2 * half):
+                value = _read(qkv, t, first + i)
+                squares += value * value
+            scale = _ONE / np.sqrt(squares / np.float32(2 * half) + epsilon)
+            for i in range(half):
+                a = _read(qkv, t, first + i) * scale * norms[head, i]
+                b = _read(qkv, t, second + i) * scale * norms[head, half + i]
+                _write(qkv, t, first + i, a * cosines[t, i] - b * sines[t, i])
+                _write(qkv, t, second + i, b * cosines[t, i] + a * sines[t, i])
+        else:
+            for i in range(half):
+                a, b = _read(qkv, t, first + i), _read(qkv, t, second + i)
+                _write(qkv, t, first + i, a * cosines[t, i] - b * sines[t, i])
+                _write(qkv, t, second + i, b * cosines[t, i] + a * sines[t, i])
+
+
+@fused_kernel
+def _rotate_serial(
+    qkv: KvArray, cosines: F32Array, sines: F32Array, norms: F32Array, heads: int, epsilon: np.float32
+) -> None:
+    for t in range(qkv.shape[0]):
+        _rotate_row(qkv, cosines, sines, norms, heads, epsilon, t)
+
+
+@parallel_kernel
+def _rotate_parallel(
+    qkv: KvArray, cosines: F32Array, sines: F32Array, norms: F32Array, heads: int, epsilon: np.float32
+) -> None:
+    for t in numba.prange(qkv.shape[0]):
+        _rotate_row(qkv, cosines, sines, norms, heads, epsilon, t)
+
+
+def rotate(qkv: KvArray, cosines: F32Array, sines: F32Array, norms: F32Array, heads: int, epsilon: np.float32) -> None:
+    """Turn the first `heads` heads of each row by its token's angles (rope, Su et al., 2021, halves as in Llama).
+
+    qkv (T, width), changed: queries, then keys, then values, head by head; cosines and sines float32 (T, head dim / 2);
+    norms float32 (heads, head dim): weights of an RMS norm that goes before, or (0, 0) for none (Qwen3 has it).
+    """
+    run = _rotate_serial if qkv.size <= SERIAL_VALUES else _rotate_parallel
+    run(qkv, cosines, sines, norms, heads, epsilon)
+
+
+@fused_kernel
+def _swiglu_row(gate_up: KvArray, out: KvArray, t: int) -> None:
+    width = out.shape[1]
+    for i in range(width):
+        gate = _read(gate_up, t, i)
+        small = exp_below_zero(-abs(gate))
+        share = _ONE / (_ONE + small)
+        share = share if gate >= 0 else small * share
+        _write(out, t, i, gate * share * _read(gate_up, t, width + i))
+
+
+@fused_kernel
+def _swiglu_serial(gate_up: KvArray, out: KvArray) -> None:
+    for t in range(out.shape[0]):
+        _swiglu_row(gate_up, out, t)
+
+
+@parallel_kernel
+def _swiglu_parallel(gate_up: KvArray, out: KvArray) -> None:
+    for t in numba.prange(out.shape[0]):
+        _swiglu_row(gate_up, out, t)
+
+
+def swiglu(gate_up: KvArray, out: KvArray) -> None:
+    """Write silu(gate) * up to `out` (T, width); gate_up (T, 2 * width): gates, then ups (Shazeer, 2020)."""
+    run = _swiglu_serial if out.size <= SERIAL_VALUES else _swiglu_parallel
+    run(gate_up, out)
