@@ -10,12 +10,15 @@ from flashnest.record import Tier
 from flashnest.report.model import ColdFigures, MoveFigures
 from flashnest.runtime.drafter import SOURCE_OF_TIER, Source
 from flashnest.runtime.events import StepEvent
+from flashnest.runtime.governor import NoDraft
 from flashnest.storage.router import Router
 from flashnest.storage.store import StoreStats
 from flashnest.telemetry.metrics import RunMetrics, Step
 from flashnest.telemetry.snapshot import Snapshot, TierFill
 
 SOURCE_NAMES: Final = {source: source.name.lower() for source in SOURCE_OF_TIER.values()} | {Source.OWN: "own_text"}
+
+NO_DRAFT_NAMES: Final = tuple(reason.name.lower() for reason in NoDraft)
 
 
 def feed(metrics: RunMetrics, event: StepEvent) -> None:
@@ -39,6 +42,8 @@ def feed(metrics: RunMetrics, event: StepEvent) -> None:
     for source, name in SOURCE_NAMES.items():
         if event.drafts[source].any():
             metrics.draft_source(name, *(int(n) for n in event.drafts[source]))
+    for reason, count in zip(NO_DRAFT_NAMES, event.no_draft.tolist(), strict=True):
+        metrics.no_draft[reason] += count
     lookups = event.lookups
     metrics.lookup(
         duration_s=lookups.ns * 1e-9,

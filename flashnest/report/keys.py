@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from flashnest.report.model import COLD_KEYS, PERCENTILES, TIER_KEYS
+from flashnest.report.model import COLD_KEYS, NO_DRAFT_REASONS, PERCENTILES, TIER_KEYS
 
 
 def _under(section: str, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -28,6 +28,10 @@ _NGRAM_KEYS: Final = (
     *_under("cold", COLD_KEYS),
     *("moves", "sweep_s", "sweep_max_ms"),
 )
+_DRAFT_KEYS: Final = (
+    *("drafts", "proposed", "accepted", "accept_ratio", "accept_length", "tokens_per_step", "by_source"),
+    *_under("no_draft", NO_DRAFT_REASONS),
+)
 _HOST_KEYS: Final = (
     *("page_cache_delta_bytes", "page_tables_bytes", "disk_read_bytes", "disk_write_bytes", "disk_util"),
     *("rss_bytes", "peak_rss_bytes"),
@@ -38,9 +42,7 @@ REPORT_KEYS: Final[tuple[str, ...]] = (
     *_under("throughput", _THROUGHPUT_KEYS),
     *(f"latency.{name}.{p}" for name in ("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms") for p in PERCENTILES),
     *_under("ngram", _NGRAM_KEYS),
-    *_under(
-        "drafts", ("drafts", "proposed", "accepted", "accept_ratio", "accept_length", "tokens_per_step", "by_source")
-    ),
+    *_under("drafts", _DRAFT_KEYS),
     *_under("kv", ("prompt_tokens", "reused_tokens", "reuse_ratio", "hash_mismatch_total")),
     "requirements",
     *_under("host", _HOST_KEYS),

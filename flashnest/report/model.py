@@ -25,6 +25,8 @@ PERCENTILES: Final = ("mean", "p50", "p90", "p99")
 _TIER_STATE: Final = ("records", "bytes", "budget_bytes", "fill")
 _TIER_COUNTERS: Final = ("lookups", "hits", "inserts", "updates", "removes", "rejected", "evicted")
 TIER_KEYS: Final = (*_TIER_STATE, *_TIER_COUNTERS)
+NO_DRAFT_REASONS: Final = ("no_match", "cap", "not_worth", "off", "cold")
+"""Why a sequence got new tokens without a draft; docs/governor.md says what each means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +241,7 @@ def _drafts(metrics: RunMetrics) -> Section:
         **_counts(metrics.drafts),
         "tokens_per_step": _ratio(metrics.committed, metrics.decoding),
         "by_source": by_source,
+        "no_draft": {reason: metrics.no_draft[reason] for reason in NO_DRAFT_REASONS},
     }
 
 

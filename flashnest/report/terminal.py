@@ -25,6 +25,13 @@ _LATENCIES: Final = {
     "itl_ms": "ITL: gap between commits",
     "e2el_ms": "E2EL: end to end",
 }
+_NO_DRAFT_WORDS: Final = {
+    "no_match": "no match",
+    "cap": "no room",
+    "not_worth": "not worth it",
+    "off": "switched off",
+    "cold": "waiting for cold",
+}
 _PERCENTILES: Final = ("mean", "p50", "p90", "p99")
 _COLD_READS: Final = ("queued", "answered", "late", "dropped", "failed")
 
@@ -191,7 +198,16 @@ def _drafts(report: Mapping[str, Json]) -> Group:
         rows.append(
             (f"  from {source}", f"{_slash(figures, 'proposed', 'accepted')} ({_share(figures, 'accept_ratio')})")
         )
+    rows += _no_draft(_section(report, "drafts.no_draft"))
     return _pairs("Drafts", rows)
+
+
+def _no_draft(counts: Section) -> list[tuple[str, str]]:
+    """Say why sequences got no draft, the most frequent reason first."""
+    reasons = sorted(((count, name) for name in counts if (count := _number(counts, name))), reverse=True)
+    if not reasons:
+        return []
+    return [("Without a draft", ", ".join(f"{_NO_DRAFT_WORDS[name]} {count_text(n)}" for n, name in reasons))]
 
 
 def _kv(report: Mapping[str, Json]) -> Group:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from flashnest.record import I64Array
+from flashnest.record import I32Array, I64Array, U32Array
 from flashnest.runtime.choosing import chosen_tokens, token_logprobs
 from flashnest.runtime.drafter import Drafter, Source
 from flashnest.runtime.forward import Scores
@@ -45,16 +45,18 @@ class Committer:
             kept += said
             if drafted := drafted_tokens[row]:
                 tried[row], agreed[row] = _judged(drafted, len(tokens) - 1, said)
-                self._count(row, drafted, int(tried[row]), int(agreed[row]))
-        if rows:
+        if packed.draft_lengths.any():
             self._drafter.feedback(self._drafter.drafts.keys[:rows], tried, agreed)
+            self._record(packed.draft_lengths, tried, agreed)
         return kept
 
-    def _count(self, row: int, drafted: int, tried: int, accepted: int) -> None:
+    def _record(self, drafted: I32Array, tried: U32Array, agreed: U32Array) -> None:
         drafts = self._drafter.drafts
-        source = int(drafts.sources[row])
-        self._counts[source] += (1, drafted, accepted)
-        self._governor.record_draft(source, int(drafts.matched[row]), tried, accepted)
+        at = np.flatnonzero(drafted)
+        sources = drafts.sources[at].astype(np.int32)
+        accepted = agreed[at].astype(np.int32)
+        np.add.at(self._counts, sources, np.stack((np.ones_like(accepted), drafted[at], accepted), axis=1))
+        self._governor.record_drafts(sources, drafts.matched[at], tried[at].astype(np.int32), accepted)
 
 
 def _verified(packed: Packed, chosen: I64Array) -> Iterator[list[int]]:

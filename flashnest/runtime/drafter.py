@@ -19,7 +19,6 @@ from flashnest.record import (
     MAX_NGRAM_LENGTHS,
     MAX_NGRAM_TOKENS,
     BoolArray,
-    F64Array,
     I32Array,
     I64Array,
     Kind,
@@ -33,7 +32,7 @@ from flashnest.record import (
 )
 from flashnest.runtime.learning import LearnQueue
 from flashnest.runtime.ngrams import match_own
-from flashnest.storage.store import Found
+from flashnest.storage.store import Found, State
 
 LEARN_POSITIONS = 1024
 """Positions queued before their records go to the table in one call, four each by default: under 1 ms of inserts."""
@@ -186,6 +185,11 @@ class Drafter:
         matched: I32Array = np.where(index >= 0, self._lengths[index], 0)
         return tiers, matched
 
+    def waiting(self, rows: int) -> BoolArray:
+        """Return for which rows of the last `propose` a cold tier was asked while nothing was at hand, bool (rows,)."""
+        waiting: BoolArray = self._found.state[:rows] == State.PENDING
+        return waiting
+
     def propose(self, sequences: list[I32Array], lengths: I32Array, salts: U64Array, tickets: I64Array) -> Drafts:
         """Propose for each sequence: `sequences[r][:lengths[r]]` is its text. One table call for all rows.
 
@@ -263,14 +267,3 @@ class Drafter:
         known = (keys != 0) & (tried > 0)
         if known.any():
             self._table.feedback_many(keys[known], tried[known], agreed[known])
-
-
-def expected_acceptance(drafts: Drafts, rows: int, prior: F64Array, weight: float = 4.0) -> F64Array:
-    """Return each row's chance that its next drafted token is accepted, shape (rows,).
-
-    The record's own history pulls the prior (rows,) of its source and match length: (agreed + w*prior) / (tried + w).
-    """
-    tried = drafts.tried[:rows].astype(np.float64)
-    agreed = drafts.agreed[:rows].astype(np.float64)
-    blended: F64Array = (agreed + weight * prior) / (tried + weight)
-    return blended

@@ -18,11 +18,12 @@ from flashnest.runtime.commit import Committer
 from flashnest.runtime.drafter import Drafter, Source
 from flashnest.runtime.events import StepEvent
 from flashnest.runtime.forward import Model, Scores
+from flashnest.runtime.forward_cost import ForwardCost, ForwardShape
 from flashnest.runtime.governor import Governor
 from flashnest.runtime.kv_pool import BlockPool
 from flashnest.runtime.late import LateAnswers
 from flashnest.runtime.lookup_counts import LookupCounter
-from flashnest.runtime.packing import Packed, draft_caps, pack
+from flashnest.runtime.packing import Packed, base_shape, draft_caps, pack
 from flashnest.runtime.prefix_cache import PrefixCache, Probe
 from flashnest.runtime.request import Finish, Phase, Prompt, Request, check_prompt
 from flashnest.runtime.scheduler import Scheduler, Sequence, Slice
@@ -38,7 +39,8 @@ COLD_WAIT_S = 0.001
 class EngineLimits:
     """How much runs at once. `max_draft_tokens` 0 switches drafting off; learning goes on.
 
-    `sweep_budget_s`: time after each step for moving records between tiers.
+    `fixed_draft_tokens`: drafts get this length whatever they cost, None weighs them; `sweep_budget_s`: time after each
+    step for moving records between tiers.
     """
 
     max_requests: int
@@ -47,6 +49,7 @@ class EngineLimits:
     ngram_lengths: tuple[int, ...] = NGRAM_LENGTHS
     chain_words: int = 8
     sweep_budget_s: float = 500e-6
+    fixed_draft_tokens: int | None = None
 
 
 class Engine:
@@ -60,6 +63,7 @@ class Engine:
         limits: EngineLimits,
         *,
         detokenise: Detokenise | None = None,
+        cost: ForwardCost | None = None,
         clock_s: Callable[[], float] = time.perf_counter,
     ) -> None:
         spec = model.spec
@@ -85,7 +89,9 @@ class Engine:
             chain_words=limits.chain_words,
             max_draft_tokens=max(1, limits.max_draft_tokens),
         )
-        self._governor = Governor(max_draft_tokens=limits.max_draft_tokens)
+        self._governor = Governor(
+            max_draft_tokens=limits.max_draft_tokens, fixed_tokens=limits.fixed_draft_tokens, cost=cost
+        )
         self._committer = Committer(self._drafter, self._governor)
         self._late = LateAnswers(self._drafter.ngram_lengths)
         self._sequences: dict[int, Sequence] = {}
@@ -215,13 +221,13 @@ class Engine:
     def _draft(self, slices: list[Slice]) -> Packed:
         scored = [s.sequence for s in slices if s.scored]
         drafts = self._drafter.drafts
-        base_tokens = sum(s.count for s in slices)
         if self._limits.max_draft_tokens and scored:
             self._propose(scored)
         else:
             drafts.clear(len(scored))
         caps = np.minimum(draft_caps(scored), drafts.known_tokens(len(scored), self._model.spec.vocab_size))
-        lengths = self._governor.choose(drafts, caps, base_tokens)
+        waiting = self._drafter.waiting(len(scored)) if self._limits.max_draft_tokens else None
+        lengths = self._governor.choose(drafts, caps, *base_shape(slices), waiting)
         return pack(slices, drafts.tokens, lengths)
 
     def _propose(self, scored: list[Sequence]) -> None:
@@ -243,7 +249,7 @@ class Engine:
         before_s = self._clock_s()
         scores = self._model.forward(packed.batch)
         seconds = self._clock_s() - before_s
-        self._governor.record_forward(len(packed.batch.token_ids), seconds)
+        self._governor.record_forward(ForwardShape.of(packed.batch), seconds)
         return scores, seconds
 
     def _commit(self, slices: list[Slice], packed: Packed, scores: Scores) -> int:
@@ -298,6 +304,7 @@ class Engine:
             waiting=len(self._scheduler.waiting),
             committed=committed,
             drafts=self._committer.take_draft_counts(),
+            no_draft=self._governor.take_no_draft_counts(),
             lookups=self._lookups.take(self._router.lookup_totals),
             sweep_s=self._sweep_s,
             finished=finished,

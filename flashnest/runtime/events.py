@@ -30,7 +30,8 @@ class StepEvent:
 
     forward_tokens counts packed tokens, prefill_tokens those of them that were prompt; scored counts the sequences that
     were given tokens, committed the output tokens they kept. drafts int64 (5, 3): by `Source`, drafts verified, tokens
-    drafted, tokens accepted. lookups: what the table was asked and had.
+    drafted, tokens accepted. no_draft int64 (5,): by `NoDraft`, the scored sequences that got none. lookups: what the
+    table was asked and had.
     """
 
     started_s: float
@@ -43,6 +44,7 @@ class StepEvent:
     waiting: int
     committed: int
     drafts: I64Array
+    no_draft: I64Array
     lookups: LookupCounts
     sweep_s: float
     finished: tuple[Request, ...]

@@ -1,30 +1,31 @@
-"""How many draft tokens are worth verifying this step: measured forward cost against expected acceptance.
+"""How many draft tokens are worth verifying this step: expected cost of a forward against expected acceptance.
 
-Goodput rule as in SmartSpec (Liu et al., 2024, arXiv:2406.14066): add the likeliest draft tokens of all sequences while
-expected committed tokens per second rise. Costs are moving averages over forwards by packed tokens; acceptance is a
-moving average by (source, matched tokens). There is no permanent off: every `PROBE_EVERY` steps without a draft a short
-one goes out where there is one, so both sides of the rule stay measured.
+`ForwardCost` knows what a shape of forward costs, `Acceptance` what becomes of a draft, `goodput` weighs them. There is
+no permanent off: drafts that look too dear are tried in small samples, as often as `PROBE_SHARE` of the time pays for.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 import numpy as np
 
-from flashnest.record import F64Array, I32Array, I64Array
-from flashnest.runtime.drafter import Drafts, Source, expected_acceptance
+from flashnest.record import BoolArray, F64Array, I32Array, I64Array
+from flashnest.runtime.acceptance import PLACES, Acceptance, place_buckets
+from flashnest.runtime.drafter import Drafts
+from flashnest.runtime.forward_cost import KNOTS, ForwardCost, ForwardShape
+from flashnest.runtime.goodput import choose_lengths
 
-PROBE_EVERY = 32
-COST_MEMORY = 0.9
-"""Weight of the past in a cost average: half a cost is forgotten in 7 forwards."""
-ACCEPT_MEMORY = 0.98
-_BUCKETS_PER_OCTAVE = 2
-_COST_BUCKETS = 40
-"""Half-octaves of packed tokens: up to 2^19."""
-_MATCH_EDGES = np.array([8, 16, 32])
-_PRIOR = np.array([0.35, 0.5, 0.7, 0.8])
-"""Start guesses by match length below 8, 16, 32 and from 32; measurements outweigh them within a few drafts."""
+LEAST_GAIN: Final = 1.01
+"""Drafts that promise less than 1 % are left out: the estimates are not better than that."""
+PROBE_SHARE: Final = 0.005
+"""Most of the forwards' time that samples of drafts not worth it may take."""
+PROBE_EVERY: Final = 8
+"""Fewest steps between two samples."""
+PROBE_TOKENS: Final = 2
+LEAST_PRICE: Final = 0.02
+"""Of a step, that a sample is taken to cost at least: what looks free is sampled every 8 steps at most."""
 
 
 class NoDraft(IntEnum):
@@ -35,109 +36,140 @@ class NoDraft(IntEnum):
     CAP = 1
     """The request's end or the step's budget left no room."""
     NOT_WORTH = 2
-    """The measured cost outweighs the expected acceptance."""
+    """The expected cost outweighs the expected acceptance."""
     OFF = 3
     """Drafting is switched off."""
+    COLD = 4
+    """Nothing was at hand, and a cold tier has been asked."""
 
 
 class Governor:
     """Picks draft lengths. Not thread-safe: the engine's thread owns it.
 
     `fixed_tokens`: every draft gets this length where match and caps allow it, whatever it costs; None weighs them.
+    `cost`: what is known of the model's forwards; None learns it from the first on.
     """
 
-    def __init__(self, *, max_draft_tokens: int, fixed_tokens: int | None = None) -> None:
+    def __init__(
+        self, *, max_draft_tokens: int, fixed_tokens: int | None = None, cost: ForwardCost | None = None
+    ) -> None:
         self._max = max_draft_tokens if fixed_tokens is None else min(max_draft_tokens, fixed_tokens)
         self._fixed = fixed_tokens is not None
+        self._cost = cost or ForwardCost()
+        self._acceptance = Acceptance()
+        self._buckets = place_buckets(self._max)
         self._no_draft = np.zeros(len(NoDraft), np.int64)
-        self._cost_s = np.full(_COST_BUCKETS, np.nan)
-        self._agreed = np.outer(np.ones(len(Source)), _PRIOR) * 4.0
-        self._tried = np.full((len(Source), len(_PRIOR)), 4.0)
-        self._idle_steps = 0
+        self._probes = _Probes()
+        self._kernel_ready()
 
-    def record_forward(self, tokens: int, seconds: float) -> None:
-        """Take one measured forward over `tokens` packed tokens."""
-        at = _bucket(tokens)
-        old = self._cost_s[at]
-        self._cost_s[at] = seconds if np.isnan(old) else COST_MEMORY * old + (1 - COST_MEMORY) * seconds
+    def record_forward(self, shape: ForwardShape, seconds: float) -> None:
+        """Take one measured forward."""
+        self._cost.record(shape, seconds)
 
-    def record_draft(self, source: int, matched: int, tried: int, agreed: int) -> None:
-        """Take one verified draft: `tried` tokens judged (the accepted and the first refused), `agreed` accepted."""
-        at = (source, int(np.searchsorted(_MATCH_EDGES, matched, side="right")))
-        self._agreed[at] = ACCEPT_MEMORY * self._agreed[at] + agreed
-        self._tried[at] = ACCEPT_MEMORY * self._tried[at] + tried
+    def record_drafts(self, sources: I32Array, matched: I32Array, tried: I32Array, agreed: I32Array) -> None:
+        """Take a step's verified drafts, each int (n,).
 
-    def acceptance(self, sources: I32Array, matched: I32Array) -> F64Array:
-        """Return the average acceptance by source and matched tokens, shape (rows,)."""
-        at = np.searchsorted(_MATCH_EDGES, matched, side="right")
-        share: F64Array = (self._agreed / self._tried)[sources, at]
-        return share
-
-    def cost_s(self, tokens: F64Array) -> F64Array:
-        """Return the expected seconds of a forward over `tokens` packed tokens, interpolated, never falling."""
-        known = np.flatnonzero(~np.isnan(self._cost_s))
-        if len(known) == 0:
-            return np.ones_like(tokens)
-        at = 2.0 ** (known / _BUCKETS_PER_OCTAVE)
-        rising = np.maximum.accumulate(self._cost_s[known])
-        cost: F64Array = np.interp(tokens, at, rising)
-        return cost
-
-    def choose(self, drafts: Drafts, caps: I32Array, base_tokens: int) -> I32Array:
-        """Return the draft length of each row, shape (rows,).
-
-        caps int32 (rows,): the most tokens a row may draft; base_tokens: packed tokens of the step without any draft.
+        sources: `Source` codes; matched: tokens of context that matched; tried: tokens judged (the accepted and the
+        first refused); agreed: tokens accepted.
         """
-        lengths = self._chosen(drafts, caps, base_tokens)
-        self._count_reasons(drafts.lengths[: len(caps)], caps, lengths)
+        self._acceptance.record(sources, matched, tried, agreed)
+
+    def chances(self, drafts: Drafts, rows: int) -> F64Array:
+        """Return the chance of each draft token, given those before it, float64 (rows, `max_draft_tokens`)."""
+        chances: F64Array = self._acceptance.expected(drafts, rows)[:, self._buckets]
+        return chances
+
+    def cost_s(self, shape: ForwardShape) -> float:
+        """Return the expected seconds of a forward."""
+        return self._cost.prices.seconds(shape)
+
+    def choose(
+        self,
+        drafts: Drafts,
+        caps: I32Array,
+        base: ForwardShape,
+        contexts: I64Array | None = None,
+        waiting: BoolArray | None = None,
+    ) -> I32Array:
+        """Return the draft length of each row, int32 (rows,).
+
+        caps int32 (rows,): the most tokens a row may draft; base: the step without any draft; contexts int64 (rows,):
+        KV tokens of each row, None for the base's average; waiting bool (rows,): a cold tier was asked for the row.
+        """
+        rows = len(caps)
+        limits = np.clip(np.minimum(drafts.lengths[:rows], caps), 0, self._max).astype(np.int32)
+        lengths = limits
+        if not self._fixed and limits.any():
+            lengths = self._worth(drafts, limits, base, contexts)
+        self._count_reasons(drafts.lengths[:rows], caps, lengths, waiting)
         return lengths
 
-    @property
-    def no_draft_counts(self) -> I64Array:
-        """How many rows got no draft since the start, int64 by `NoDraft` code; a copy."""
-        return self._no_draft.copy()
+    def take_no_draft_counts(self) -> I64Array:
+        """Return and reset how many rows got no draft, int64 by `NoDraft` code."""
+        counts = self._no_draft
+        self._no_draft = np.zeros_like(counts)
+        return counts
 
-    def _count_reasons(self, offered: I32Array, caps: I32Array, lengths: I32Array) -> None:
-        reason = np.where(offered <= 0, NoDraft.NO_MATCH, np.where(caps <= 0, NoDraft.CAP, NoDraft.NOT_WORTH))
+    def _count_reasons(self, offered: I32Array, caps: I32Array, lengths: I32Array, waiting: BoolArray | None) -> None:
+        reason = np.where(caps <= 0, NoDraft.CAP, NoDraft.NOT_WORTH)
+        nothing = NoDraft.NO_MATCH if waiting is None else np.where(waiting, NoDraft.COLD, NoDraft.NO_MATCH)
+        reason = np.where(offered <= 0, nothing, reason)
         if self._max == 0:
             reason = np.full(len(caps), NoDraft.OFF)
         self._no_draft += np.bincount(reason[lengths == 0], minlength=len(NoDraft))
 
-    def _chosen(self, drafts: Drafts, caps: I32Array, base_tokens: int) -> I32Array:
-        rows = len(caps)
-        limits = np.clip(np.minimum(drafts.lengths[:rows], caps), 0, self._max)
-        if self._fixed or not limits.any():
-            return limits
-        share = expected_acceptance(
-            drafts, rows, self.acceptance(drafts.sources[:rows].astype(np.int32), drafts.matched[:rows])
-        )
-        lengths = self._best_lengths(share, limits, rows, base_tokens)
-        if lengths.any():
-            self._idle_steps = 0
-            return lengths
-        self._idle_steps += 1
-        if self._idle_steps >= PROBE_EVERY:
-            self._idle_steps = 0
-            row = int(np.argmax(np.where(limits > 0, share, -1.0)))
-            lengths[row] = min(2, limits[row])
+    def _worth(self, drafts: Drafts, limits: I32Array, base: ForwardShape, contexts: I64Array | None) -> I32Array:
+        rows = len(limits)
+        if contexts is None:
+            contexts = np.full(rows, base.attended_tokens // max(1, base.tokens), np.int64)
+        prices = self._cost.prices
+        context_tokens = int(contexts.sum())
+        plain_s = prices.seconds(ForwardShape(rows, rows, context_tokens, context_tokens))
+        weighed = np.array([base.tokens, max(plain_s, 1e-9), prices.scored_s, prices.attended_s, LEAST_GAIN])
+        chances = self._acceptance.expected(drafts, rows)
+        lengths = np.empty(rows, np.int32)
+        choose_lengths(chances, self._buckets, limits, contexts, KNOTS, prices.curve, weighed, lengths)
+        refused = np.flatnonzero((lengths == 0) & (limits > 0))
+        if len(refused):
+            more = PROBE_TOKENS * (contexts[0] if rows else 0)
+            sample = ForwardShape(base.tokens + 2, base.scored + 2, base.context_tokens, base.attended_tokens + more)
+            price_s = prices.seconds(sample) - prices.seconds(base)
+            stale = self._acceptance.staleness(drafts.sources[refused], drafts.matched[refused])
+            if (chosen := self._probes.due(chances[refused, 0], stale, price_s, plain_s)) is not None:
+                row = refused[chosen]
+                lengths[row] = min(PROBE_TOKENS, limits[row])
         return lengths
 
-    def _best_lengths(self, share: F64Array, limits: I32Array, rows: int, base_tokens: int) -> I32Array:
-        steps = np.arange(1, int(limits.max()) + 1)
-        gain = share[:, None] ** steps
-        allowed = steps <= limits[:, None]
-        gains = gain[allowed]
-        order = np.argsort(-gains, kind="stable")
-        committed = rows + np.concatenate(([0.0], np.cumsum(gains[order])))
-        cost = self.cost_s(base_tokens + np.arange(len(committed), dtype=np.float64))
-        count = int(np.argmax(committed / cost))
-        taken = np.zeros(allowed.shape, bool)
-        # Gains fall along a row (shares are at most 1) and the sort is stable, so what is taken is always a prefix.
-        row_of = np.nonzero(allowed)
-        taken[row_of[0][order[:count]], row_of[1][order[:count]]] = True
-        lengths: I32Array = taken.sum(axis=1).astype(np.int32)
-        return lengths
+    def _kernel_ready(self) -> None:
+        """Load or compile the kernel: no step waits for it."""
+        one = np.ones(1, np.int32)
+        chances = np.zeros((1, PLACES))
+        prices = np.ones(5)
+        choose_lengths(chances, self._buckets, one, one.astype(np.int64), KNOTS, KNOTS, prices, one.copy())
 
 
-def _bucket(tokens: int) -> int:
-    return min(round(_BUCKETS_PER_OCTAVE * float(np.log2(max(1, tokens)))), _COST_BUCKETS - 1)
+class _Probes:
+    """Small samples of drafts that were refused, within a share of the time.
+
+    By turns the likeliest and the one whose kind was not verified for longest: the first finds that prices fell, the
+    second that a kind became good.
+    """
+
+    def __init__(self) -> None:
+        self._allowance_s = 0.0
+        self._steps = 0
+        self._count = 0
+
+    def due(self, chances: F64Array, stale: I64Array, price_s: float, step_s: float) -> int | None:
+        """Return which of the refused rows gets a sample in this step; None for no sample.
+
+        chances, stale (n,): of each refused row; price_s: seconds that a sample adds; step_s: of the step without.
+        """
+        price_s = max(price_s, LEAST_PRICE * step_s)
+        self._allowance_s = min(self._allowance_s + PROBE_SHARE * step_s, price_s)
+        self._steps += 1
+        if self._steps < PROBE_EVERY or self._allowance_s < price_s:
+            return None
+        self._steps, self._allowance_s = 0, 0.0
+        self._count += 1
+        return int(np.argmax(stale if self._count % 2 else chances))

@@ -8,6 +8,7 @@ import numpy as np
 
 from flashnest.record import I32Array, I64Array
 from flashnest.runtime.forward import ForwardBatch
+from flashnest.runtime.forward_cost import ForwardShape
 from flashnest.runtime.scheduler import Sequence, Slice, draft_room
 
 
@@ -76,6 +77,14 @@ def _block_tables(slices: list[Slice]) -> I32Array:
         blocks = piece.sequence.request.blocks
         tables[i, : len(blocks)] = blocks
     return tables
+
+
+def base_shape(slices: list[Slice]) -> tuple[ForwardShape, I64Array]:
+    """Return the step's shape without drafts, and the KV tokens of each scored sequence after it, int64 (n,)."""
+    counts = np.array([s.count for s in slices], np.int64)
+    contexts = counts + np.array([s.sequence.request.computed for s in slices], np.int64)
+    scored = np.array([s.scored for s in slices], np.bool_)
+    return ForwardShape.of_pieces(counts, contexts, int(scored.sum())), contexts[scored]
 
 
 def draft_caps(scored: list[Sequence]) -> I32Array:

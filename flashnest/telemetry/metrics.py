@@ -123,6 +123,8 @@ class RunMetrics:
         self.forward_s = self._running_s = self.sweep_s = self.sweep_max_s = 0.0
         self.drafts = DraftCounts()
         self.drafts_by_source: dict[str, DraftCounts] = {}
+        self.no_draft: Counter[str] = Counter()
+        """Sequences that got new tokens without a draft, by reason, such as "no_match" or "not_worth"."""
         self._lookup_s = 0.0
         self._keys = self._queries = self._hits = 0
 

@@ -32,6 +32,7 @@ def _metrics() -> RunMetrics:
             reused_tokens=64,
             finish=CANCELLED if i == 3 else "length",
         )
+    metrics.no_draft.update(no_match=3, not_worth=5)
     metrics.stop(102.0)
     return metrics
 

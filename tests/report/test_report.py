@@ -97,6 +97,8 @@ def test_every_report_is_plain_json(which: str, request: pytest.FixtureRequest) 
         ("drafts.accept_length", 3.0),
         ("drafts.tokens_per_step", 2.0),
         ("drafts.by_source.own_text.accepted", 0),
+        ("drafts.no_draft.no_match", 3),
+        ("drafts.no_draft.off", 0),
         ("drafts.by_source.dram.accept_length", 5.0),
         ("kv.reused_tokens", 256),
         ("kv.reuse_ratio", 0.64),

@@ -119,6 +119,7 @@ class Rig:
         max_requests: int = 8,
         max_step_tokens: int = 512,
         max_draft_tokens: int = 8,
+        fixed_draft_tokens: int | None = None,
         ngram_lengths: tuple[int, ...] = NGRAM_LENGTHS,
         detokenise: Detokenise | None = None,
         clock: Clock | None = None,
@@ -127,7 +128,9 @@ class Rig:
         self.clock = clock or Clock(tick_s=1e-3)
         self.pool = BlockPool(blocks)
         model.allocate_kv(blocks)
-        limits = EngineLimits(max_requests, max_step_tokens, max_draft_tokens, ngram_lengths)
+        limits = EngineLimits(
+            max_requests, max_step_tokens, max_draft_tokens, ngram_lengths, fixed_draft_tokens=fixed_draft_tokens
+        )
         self.engine = Engine(model, tiers.router, self.pool, limits, detokenise=detokenise, clock_s=self.clock)
         self.events: list[StepEvent] = []
 

@@ -135,16 +135,18 @@ def test_cold_reads_on_their_own_thread_change_nothing(expected: list[list[int]]
 
 
 def test_namespaces_share_neither_kv_nor_drafts(expected: list[list[int]]) -> None:
+    """Drafts of a fixed length: what the governor learns from one tenant is no secret of his."""
+
     def of(namespace: str) -> list[Prompt]:
         return [Prompt(p.tokens, namespace, sampling=p.sampling) for p in PROMPTS]
 
     def lone(namespace: str) -> tuple[np.ndarray, int]:
-        with open_tiers() as tiers, Rig(tiny_model(), tiers, max_requests=3) as rig:
+        with open_tiers() as tiers, Rig(tiny_model(), tiers, max_requests=3, fixed_draft_tokens=8) as rig:
             requests = rig.serve(of(namespace))
             return rig.drafts(), sum(r.reused_tokens for r in requests)
 
     drafts_alone, reused_alone = lone("other")
-    with open_tiers() as tiers, Rig(tiny_model(), tiers, max_requests=3) as rig:
+    with open_tiers() as tiers, Rig(tiny_model(), tiers, max_requests=3, fixed_draft_tokens=8) as rig:
         assert rig.say(of("acme")) == expected
         before = rig.drafts()
         requests = rig.serve(of("other"))

@@ -86,6 +86,7 @@ def test_warm_up_is_counted_apart() -> None:
     assert metrics.requests_done == 1
     assert metrics.committed == metrics.steps == metrics.drafts.drafted == 0
     assert metrics.drafts_by_source == {}
+    assert not metrics.no_draft
     assert metrics.lookups().queries == 0
     assert _mean_ms(metrics, "ttft_ms") == pytest.approx(500)
 
