@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 import numpy as np
 import torch
 
+from flashnest.record import I64Array
 from flashnest.runtime import lean_kernels
 from flashnest.runtime.attention import PagedCall
 from flashnest.runtime.int8_linear import Int8Linear
@@ -102,6 +103,10 @@ class LeanForward:
         normed = torch.empty_like(fresh)
         self._add_norm(hidden, fresh, self._last_norm, normed)
         return self._head(normed)
+
+    def best(self, logits: torch.Tensor) -> I64Array:
+        """Return the arg max of each row of `logits`'s answer, int64 (S,), the first of equals."""
+        return lean_kernels.best_of_rows(_array(logits))
 
     def _turns(self, positions: torch.Tensor) -> tuple[F32Array, F32Array]:
         """Return cosines and sines of each token's angles, float32 (T, head dim / 2)."""

@@ -14,6 +14,7 @@ import numpy as np
 from numba.extending import overload
 
 from flashnest.jit import fused_kernel, parallel_kernel
+from flashnest.record import I64Array
 from flashnest.runtime.paged_kernel import F32Array, KvArray, exp_below_zero
 
 SERIAL_VALUES: Final = 16384
@@ -173,3 +174,45 @@ def swiglu(gate_up: KvArray, out: KvArray) -> None:
     """Write silu(gate) * up to `out` (T, width); gate_up (T, 2 * width): gates, then ups (Shazeer, 2020)."""
     run = _swiglu_serial if out.size <= SERIAL_VALUES else _swiglu_parallel
     run(gate_up, out)
+
+
+_PIECE = 512
+
+
+@fused_kernel
+def _best_of_row(logits: KvArray, row: int) -> int:
+    best, where = np.float32(-3.4e38), 0
+    for start in range(0, logits.shape[1], _PIECE):  # a piece's maximum vectorises, the place of it does not
+        end = min(start + _PIECE, logits.shape[1])
+        peak = np.float32(-3.4e38)
+        for i in range(start, end):
+            peak = max(peak, _read(logits, row, i))
+        if peak > best:
+            best, where = peak, start
+    for i in range(where, min(where + _PIECE, logits.shape[1])):
+        if _read(logits, row, i) == best:
+            return i
+    return 0
+
+
+@parallel_kernel
+def _best_parallel(logits: KvArray, out: I64Array) -> None:
+    for row in numba.prange(logits.shape[0]):
+        out[row] = _best_of_row(logits, row)
+
+
+@fused_kernel
+def _best_serial(logits: KvArray, out: I64Array) -> None:
+    for row in range(logits.shape[0]):
+        out[row] = _best_of_row(logits, row)
+
+
+def best_of_rows(logits: KvArray) -> I64Array:
+    """Return each row's arg max, int64 (S,), the first of equals; logits (S, vocab). 0 where all are NaN.
+
+    torch's own took 20 ms for 160 rows of 49152 in bfloat16, as long as the head's product.
+    """
+    out = np.empty(len(logits), np.int64)
+    run = _best_serial if len(logits) == 1 else _best_parallel
+    run(logits, out)
+    return out

@@ -86,7 +86,7 @@ class TorchModel:
             raise RuntimeError("forward before allocate_kv")
         with torch.inference_mode():
             logits = self._logits(batch, PagedCall.plan(batch, self._pool))
-            best = logits.argmax(dim=-1).cpu().numpy()
+            best = self._lean.best(logits) if self._lean else logits.argmax(dim=-1).cpu().numpy()
             wanted = logits[self._tensor(batch.logit_rows)].float().cpu() if len(batch.logit_rows) else None
             return Scores(best, wanted)
 

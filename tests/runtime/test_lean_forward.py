@@ -180,6 +180,19 @@ def test_kernels_are_what_torch_computes(rows: int, seed: int, as_bits: bool) ->
     check(out, normed.numpy(), as_bits)
 
 
+@settings(max_examples=30, deadline=None)
+@given(
+    rows=st.sampled_from([1, 5]),
+    vocab=st.sampled_from([1, 300, 512, 1300]),
+    seed=st.integers(0, 99),
+    as_bits=st.booleans(),
+)
+def test_the_arg_max_is_the_first_of_equals(rows: int, vocab: int, seed: int, as_bits: bool) -> None:
+    logits = np.random.default_rng(seed).integers(-9, 9, (rows, vocab)).astype(np.float32)
+    got = lean_kernels.best_of_rows(bits(logits) if as_bits else logits)
+    np.testing.assert_array_equal(got, logits.argmax(axis=1))
+
+
 def check(got: np.ndarray, expected: np.ndarray, as_bits: bool) -> None:
     if as_bits:  # one unit in the last place: the sums before the rounding differ in order
         np.testing.assert_allclose(widened(got), expected, rtol=2**-7, atol=1e-30)
