@@ -12,7 +12,7 @@ from benchmarks.harness import Result
 from flashnest.hashing import mix64, mix64_many
 from flashnest.jit import kernel
 from flashnest.record import CHAIN, META, NGRAM_LENGTHS, REFS, I32Array, Kind, U32Array, U64Array, pack_meta, row_words
-from flashnest.runtime.ngrams import learn_spans
+from flashnest.runtime.ngrams import learn_rows
 from flashnest.storage.desk import fixed_bytes
 from flashnest.storage.eviction import evictor_bytes
 from flashnest.storage.kernels_layout import UNIT_KEYS, unit_words
@@ -88,9 +88,9 @@ def store_stream(table: DramTable, tokens: I32Array) -> None:
     """Store a text's n-grams the way the drafter does: hash and build rows, insert them."""
     keys = np.zeros(1024 * len(LENGTHS), np.uint64)
     rows, salts = np.zeros((len(keys), WORDS), np.uint32), np.full(1, SALT, np.uint64)
-    for at in range(int(LENGTHS[0]), len(tokens), 1024):
-        span = np.array([[0, at, min(at + 1024, len(tokens)), len(tokens), 0]])
-        count = learn_spans(tokens, span, salts, LENGTHS, keys, rows)
+    learned, ends = np.zeros(1, np.int32), np.array([len(tokens)], np.int32)
+    one, final = np.zeros(1, np.int64), np.ones(1, np.bool_)
+    while count := learn_rows(tokens[None], one, learned, ends, salts, one, final, LENGTHS, keys, rows):
         table.insert_many(keys[:count], rows[:count])
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from flashnest.app.build import App
 from flashnest.record import Tier
 from flashnest.report.model import ColdFigures, MoveFigures
-from flashnest.runtime.drafter import SOURCE_OF_TIER, Source
+from flashnest.runtime.drafts import SOURCE_OF_TIER, Source
 from flashnest.runtime.events import StepEvent
 from flashnest.runtime.governor import NoDraft
 from flashnest.storage.router import Router
@@ -16,7 +16,10 @@ from flashnest.storage.store import StoreStats
 from flashnest.telemetry.metrics import RunMetrics, Step
 from flashnest.telemetry.snapshot import Snapshot, TierFill
 
-SOURCE_NAMES: Final = {source: source.name.lower() for source in SOURCE_OF_TIER.values()} | {Source.OWN: "own_text"}
+SOURCE_NAMES: Final = {source: source.name.lower() for source in SOURCE_OF_TIER.values()} | {
+    Source.OWN: "own_text",
+    Source.RECENT: "recent",
+}
 
 NO_DRAFT_NAMES: Final = tuple(reason.name.lower() for reason in NoDraft)
 

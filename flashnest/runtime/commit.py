@@ -8,9 +8,10 @@ import numpy as np
 
 from flashnest.record import I32Array, I64Array, U32Array
 from flashnest.runtime.choosing import chosen_tokens, token_logprobs
-from flashnest.runtime.drafter import Drafter, Source
+from flashnest.runtime.drafter import Source
 from flashnest.runtime.forward import Scores
 from flashnest.runtime.governor import Governor
+from flashnest.runtime.list_drafter import ListDrafter
 from flashnest.runtime.packing import Packed
 from flashnest.runtime.request import Phase, TokenLogprobs
 from flashnest.runtime.scheduler import Sequence
@@ -20,13 +21,13 @@ from flashnest.runtime.verify import accepted_counts
 class Committer:
     """Turns scores into committed tokens. Not thread-safe: the engine's thread owns it."""
 
-    def __init__(self, drafter: Drafter, governor: Governor) -> None:
+    def __init__(self, drafter: ListDrafter, governor: Governor) -> None:
         self._drafter = drafter
         self._governor = governor
         self._counts = np.zeros((len(Source), 3), np.int64)
 
     def take_draft_counts(self) -> I64Array:
-        """Return and reset int64 (5, 3): by `Source`, drafts verified, tokens drafted, tokens accepted."""
+        """Return and reset int64 (6, 3): by `Source`, drafts verified, tokens drafted, tokens accepted."""
         counts = self._counts
         self._counts = np.zeros_like(counts)
         return counts

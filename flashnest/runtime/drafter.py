@@ -1,54 +1,43 @@
 """Draft chains: the longest n-gram known to the table or to the request's own text. Knows no engine and no model.
 
-`propose` and `learn` take arrays, so that a host engine can drive the same code (design.md 7). The drafter never
-decides how many tokens are worth verifying: that is the governor's.
+Everything is arrays with one row a running request, so that a host engine can drive the same code (design.md 7). A
+draft longer than a record's chain is put together from several records: the tail of context and draft is looked up
+again. The drafter never decides how many tokens are worth verifying: that is the governor's.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final, Protocol
 
 import numpy as np
 
 from flashnest.record import (
-    ACCEPTED,
-    CHAIN,
-    DRAFTED,
     MAX_NGRAM_LENGTHS,
     MAX_NGRAM_TOKENS,
     BoolArray,
     I32Array,
     I64Array,
-    Kind,
     Tier,
     U8Array,
     U32Array,
     U64Array,
-    row_chain_lengths,
-    row_kinds,
     row_words,
 )
-from flashnest.runtime.learning import LearnQueue
-from flashnest.runtime.ngrams import match_own
+from flashnest.runtime.draft_kernels import append_answers, gather_tails, open_ends, share_feedback, take_answers
+from flashnest.runtime.drafts import SOURCE_OF_TIER, DraftParts, Drafts, Source
+from flashnest.runtime.late import LateDrafts
+from flashnest.runtime.ngrams import learn_rows
+from flashnest.runtime.own_text import OwnText
+from flashnest.runtime.successors import Successors
+from flashnest.runtime.tickets import ngram_tickets
 from flashnest.storage.store import Found, State
 
-LEARN_POSITIONS = 1024
-"""Positions queued before their records go to the table in one call, four each by default: under 1 ms of inserts."""
+__all__ = ["SOURCE_OF_TIER", "DraftTable", "Drafter", "Drafts", "Source"]
 
+LEARN_RECORDS: Final = 4096
+"""Records handed to the table in one call: under 1 ms of inserts."""
 
-class Source(IntEnum):
-    """Where a draft came from."""
-
-    NONE = 0
-    OWN = 1
-    DRAM = 2
-    NVME = 3
-    VRAM = 4
-
-
-SOURCE_OF_TIER: Final = {Tier.VRAM: Source.VRAM, Tier.DRAM: Source.DRAM, Tier.NVME: Source.NVME}
+_SOURCE_CODES: Final = np.array([SOURCE_OF_TIER[tier] for tier in Tier], np.uint8)
 
 
 class DraftTable(Protocol):
@@ -70,6 +59,18 @@ class DraftTable(Protocol):
         tokens int32 (rows, width), ends int32 (rows,): tokens in each; keys uint64 (rows, k) receives the keys.
         """
 
+    def extend_tails_many(
+        self,
+        tokens: I32Array,
+        ends: I32Array,
+        salts: U64Array,
+        lengths: I32Array,
+        keys: U64Array,
+        found: Found,
+        index: I64Array,
+    ) -> None:
+        """Do the same for tails that end in drafted tokens: what is not in memory is not there."""
+
     def insert_many(self, keys: U64Array, rows: U32Array) -> BoolArray:
         """Insert records where the policy places them."""
 
@@ -77,70 +78,14 @@ class DraftTable(Protocol):
         """Add verification results to records."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drafts:
-    """One proposal a row: buffers owned by the drafter and overwritten by the next `propose`.
-
-    tokens int32 (rows, width); lengths int32 (rows,): 0 for no draft; sources uint8 (rows,): `Source` codes;
-    matched int32 (rows,): tokens of context that matched; keys uint64 (rows,): the record, 0 for own text;
-    tried, agreed uint32 (rows,): the record's verification history.
-    """
-
-    tokens: I32Array
-    lengths: I32Array
-    sources: U8Array
-    matched: I32Array
-    keys: U64Array
-    tried: U32Array
-    agreed: U32Array
-
-    @classmethod
-    def allocate(cls, rows: int, width: int) -> Drafts:
-        """Return buffers for `rows` sequences and drafts of up to `width` tokens."""
-        return cls(
-            np.zeros((rows, width), np.int32),
-            np.zeros(rows, np.int32),
-            np.zeros(rows, np.uint8),
-            np.zeros(rows, np.int32),
-            np.zeros(rows, np.uint64),
-            np.zeros(rows, np.uint32),
-            np.zeros(rows, np.uint32),
-        )
-
-    def clear(self, rows: int) -> None:
-        """Forget the proposals of the first `rows` rows."""
-        for array in (self.lengths, self.sources, self.matched, self.keys, self.tried, self.agreed):
-            array[:rows] = 0
-
-    def known_tokens(self, rows: int, vocab_size: int) -> I32Array:
-        """Return how many tokens of each draft come before the first that is not in 0..vocab_size-1, int32 (rows,).
-
-        A record made for another vocabulary costs its draft, not an index error in the embedding.
-        """
-        tokens = self.tokens[:rows]
-        unknown = (tokens < 0) | (tokens >= vocab_size)
-        known: I32Array = np.where(unknown.any(axis=1), unknown.argmax(axis=1), tokens.shape[1]).astype(np.int32)
-        return known
-
-    def offer(self, row: int, source: Source, matched: int, chain: I32Array, key: int, tried: int, agreed: int) -> None:
-        """Take `chain` as the row's draft if its match is longer than what the row has."""
-        if len(chain) == 0 or matched <= self.matched[row]:
-            return
-        count = min(len(chain), self.tokens.shape[1])
-        self.tokens[row, :count] = chain[:count]
-        self.lengths[row] = count
-        self.sources[row] = source
-        self.matched[row] = matched
-        self.keys[row] = key
-        self.tried[row] = tried
-        self.agreed[row] = agreed
-
-
 class Drafter:
     """Proposes from the table and the sequences' own text, and learns from what the model said.
 
     Not thread-safe: the engine's thread owns it. `ngram_lengths` ascend; the longest match wins, the table before the
     own text at equal length because its record carries acceptance counts.
+
+    Its arrays, of R rows: tokens int32 (R, capacity), lengths int32 (R,): a row's text; salts uint64 (R,); request_ids
+    int64 (R,). `rows` int64 (n,) names those that a call is about, each once.
     """
 
     def __init__(
@@ -154,21 +99,34 @@ class Drafter:
             raise ValueError(f"an n-gram has at most {MAX_NGRAM_TOKENS} tokens")
         self._table = table
         self._lengths = np.array(ngram_lengths, np.int32)
-        self._chain_words = chain_words
         words = row_words(chain_words)
-        self._found = Found.allocate(rows, words)
-        self._index = np.zeros(rows, np.int64)
-        self._keys = np.zeros((rows, len(ngram_lengths)), np.uint64)
-        self._tails = np.zeros((rows, MAX_NGRAM_TOKENS), np.int32)
-        self._ends = np.zeros(rows, np.int32)
-        self._own = np.zeros(2, np.int64)
-        self._queue = LearnQueue()
-        records = 2 * LEARN_POSITIONS * len(ngram_lengths)
-        self._learn_keys = np.zeros(records, np.uint64)
-        self._learn_rows = np.zeros((records, words), np.uint32)
+        self._hops = -(-max_draft_tokens // chain_words) - 1
+        self._questions = Questions(rows, len(ngram_lengths), words)
+        self._more = Questions(rows, len(ngram_lengths), words, self._questions.found)
+        self._at = np.zeros(rows, np.int64)
+        self._own, self._successors = OwnText(rows), Successors()
+        self._learn_keys = np.zeros(LEARN_RECORDS, np.uint64)
+        self._learn_rows = np.zeros((LEARN_RECORDS, words), np.uint32)
+        self._tiers, self._matched = np.zeros(rows, np.uint8), np.zeros(rows, np.int32)
+        self._waiting = np.zeros(rows, np.bool_)
+        self.late = LateDrafts(rows, words, self._lengths)
         self.drafts = Drafts.allocate(rows, max_draft_tokens)
-        self._queue.build(self._lengths, self._learn_keys, self._learn_rows)  # loads the kernels: no step waits for it
-        match_own(self._tails[0], 0, 1, 1, self._own)
+        self.parts = DraftParts.allocate(rows, self._hops + 2)
+        self._verdicts = (
+            np.zeros(rows * (self._hops + 2), np.uint64),
+            *np.zeros((2, rows * (self._hops + 2)), np.uint32),
+        )
+        self._compile()
+
+    def _compile(self) -> None:
+        """Load or compile every kernel now, so that no step waits for one."""
+        none, flags = np.zeros(0, np.int64), np.zeros(0, np.bool_)
+        tokens, one, salts = np.zeros((1, 1), np.int32), np.zeros(1, np.int32), np.zeros(1, np.uint64)
+        self.propose(tokens, none, one, salts, np.zeros(1, np.int64))
+        self._extend(0)
+        self.learn(tokens, none, one, one, salts, np.zeros(1, np.int64), flags)
+        self.feedback(salts[:0], np.zeros(0, np.uint32), np.zeros(0, np.uint32))
+        self.late.compile(none)
 
     @property
     def ngram_lengths(self) -> I32Array:
@@ -176,94 +134,119 @@ class Drafter:
         return self._lengths
 
     def answers(self, rows: int) -> tuple[U8Array, I32Array]:
-        """Return what the table answered at once of the last `propose`: tier codes (rows,) and matched tokens (rows,).
+        """Return what the table answered of the last `propose`: tier codes (rows,), tokens matched at once (rows,).
 
-        Where it had nothing the code is the number of tiers, and 0 tokens.
+        Where it had nothing the code is the number of tiers, and 0 tokens. A late answer that was used is NVMe's.
         """
-        index = self._index[:rows]
-        tiers = np.where(index >= 0, self._found.tier[:rows], len(Tier)).astype(np.uint8)
-        matched: I32Array = np.where(index >= 0, self._lengths[index], 0)
-        return tiers, matched
+        return self._tiers[:rows], self._matched[:rows]
 
     def waiting(self, rows: int) -> BoolArray:
         """Return for which rows of the last `propose` a cold tier was asked while nothing was at hand, bool (rows,)."""
-        waiting: BoolArray = self._found.state[:rows] == State.PENDING
-        return waiting
+        return self._waiting[:rows]
 
-    def propose(self, sequences: list[I32Array], lengths: I32Array, salts: U64Array, tickets: I64Array) -> Drafts:
-        """Propose for each sequence: `sequences[r][:lengths[r]]` is its text. One table call for all rows.
+    def begin(self, row: int) -> None:
+        """Forget what was in a row: another request has it from now on."""
+        self._own.begin(row)
+        self.late.begin(row)
 
-        tickets int64 (rows,): the ticket of a row's shortest length; length i is asked under ticket + i, and cold
-        answers come back under it. Returns `self.drafts`.
+    def propose(
+        self, tokens: I32Array, rows: I64Array, lengths: I32Array, salts: U64Array, request_ids: I64Array
+    ) -> Drafts:
+        """Propose for n rows; draft i of `self.drafts`, which is returned, belongs to rows[i].
+
+        One table call for all rows, and one more each time that drafts go on in another record. Cold answers come back
+        under `tickets.ngram_ticket(request id, length)`: hand them to `self.late`.
         """
-        rows = len(sequences)
-        self.drafts.clear(rows)
-        if rows == 0:
-            return self.drafts
-        for r, tokens in enumerate(sequences):
-            end = int(lengths[r])
-            size = min(end, MAX_NGRAM_TOKENS)
-            self._tails[r, :size] = tokens[end - size : end]
-            self._ends[r] = size
-        keys = self._keys[:rows]
+        n, ask = len(rows), self._questions
+        self._read(tokens, rows, lengths, salts)
+        gather_tails(tokens, rows, lengths, salts, ask.tails, ask.ends, ask.salts)
+        tickets, keys = ngram_tickets(request_ids[rows], lengths[rows]), ask.keys[:n]
         self._table.longest_tails_many(
-            self._tails[:rows], self._ends[:rows], salts, self._lengths, tickets, keys, self._found, self._index
+            ask.tails[:n], ask.ends[:n], ask.salts[:n], self._lengths, tickets, keys, ask.found, ask.index
         )
-        self._take_table(rows, keys)
-        self._take_own(sequences, lengths)
-        return self.drafts
+        np.equal(ask.found.state[:n], State.PENDING, out=self._waiting[:n])
+        found, tiers, matched = ask.found, self._tiers, self._matched
+        drafts, parts = self.drafts, self.parts
+        take_answers(
+            ask.index, found.tier, found.rows, keys, self._lengths, _SOURCE_CODES, drafts, parts, tiers, matched
+        )
+        self.late.offer(tokens, rows, lengths, drafts, parts, tiers, matched)
+        self._own.offer(tokens, rows, lengths, drafts, parts)
+        for hop in range(self._hops):
+            if not self._extend(n, hop + 1):
+                break
+        self._successors.extend(tokens, rows, lengths, salts, drafts, parts)
+        return drafts
 
-    def _take_table(self, rows: int, keys: U64Array) -> None:
-        index = self._index[:rows]
-        for r in np.flatnonzero(index >= 0):
-            row = self._found.rows[r]
-            source = SOURCE_OF_TIER[Tier(int(self._found.tier[r]))]
-            self.offer_row(int(r), row, int(keys[r, index[r]]), int(self._lengths[index[r]]), source, 0)
+    def _read(self, tokens: I32Array, rows: I64Array, lengths: I32Array, salts: U64Array) -> None:
+        """Take in what rows have gained since they were last here."""
+        self._successors.learn(tokens, rows, self._own.read_to(rows), lengths, salts)
+        self._own.read(tokens, rows, lengths)
 
-    def offer_row(self, r: int, row: U32Array, key: int, matched: int, source: Source, skip: int) -> None:
-        """Offer a record's chain, less its first `skip` tokens, as row r's draft. Chunk records are no drafts."""
-        if row_kinds(row[None])[0] != Kind.NGRAM:
-            return
-        count = int(row_chain_lengths(row[None])[0])
-        chain = row[CHAIN + skip : CHAIN + count].astype(np.int32)
-        self.drafts.offer(r, source, matched, chain, key, int(row[DRAFTED]), int(row[ACCEPTED]))
+    def _extend(self, rows: int, hop: int = 1) -> int:
+        """Look up the tails of the drafts that have room; returns how many have grown."""
+        ask, more = self._questions, self._more
+        drafts, parts, at = self.drafts, self.parts, self._at
+        m = open_ends(ask.tails, ask.ends[:rows], ask.salts, drafts, parts, more.tails, more.ends, more.salts, at, hop)
+        if not m and rows:
+            return 0
+        keys = more.keys[:m]
+        self._table.extend_tails_many(
+            more.tails[:m], more.ends[:m], more.salts[:m], self._lengths, keys, more.found, more.index
+        )
+        return append_answers(more.index, more.found.rows, keys, at, drafts, parts)
 
-    def _take_own(self, sequences: list[I32Array], lengths: I32Array) -> None:
-        shortest = int(self._lengths[0])
-        width = self.drafts.tokens.shape[1]
-        for r, tokens in enumerate(sequences):
-            end = int(lengths[r])
-            if end <= shortest:
-                continue
-            match_own(tokens, end, shortest, MAX_NGRAM_TOKENS, self._own)
-            if self._own[0]:
-                at = int(self._own[0])
-                chain = tokens[at : min(at + width, end)]
-                self.drafts.offer(r, Source.OWN, int(self._own[1]), chain, 0, 0, 0)
+    def learn(
+        self,
+        tokens: I32Array,
+        rows: I64Array,
+        learned: I32Array,
+        lengths: I32Array,
+        salts: U64Array,
+        namespaces: I64Array,
+        finals: BoolArray,
+    ) -> None:
+        """Hand the n-grams of n rows whose continuation is now known to the table, in calls of `LEARN_RECORDS`.
 
-    def learn(self, tokens: I32Array, start: int, length: int, salt: int, namespace: int, *, final: bool) -> int:
-        """Queue the n-grams of one sequence whose continuation is now known; returns where the next call starts.
-
-        Positions start.. are learnt while a full chain follows them, or any chain at all where `final`. Nothing reaches
-        the table before `flush_learned`, or a full queue.
+        learned int32 (R,): where each row's learning stands, moved on; namespaces int64 (R,): ids. Positions are learnt
+        while a full chain follows them, or any chain at all where finals bool (n,) says that the row ends.
         """
-        stop = length if final else length - self._chain_words + 1
-        for at in range(max(start, int(self._lengths[0])), stop, LEARN_POSITIONS):
-            end = min(at + LEARN_POSITIONS, stop)
-            first, last = max(0, at - MAX_NGRAM_TOKENS), min(length, end - 1 + self._chain_words)
-            self._queue.add(tokens[first:last], at - first, end - first, salt, namespace)
-            if self._queue.positions >= LEARN_POSITIONS:
-                self.flush_learned()
-        return max(start, stop)
+        while count := learn_rows(
+            tokens,
+            rows,
+            learned,
+            lengths,
+            salts,
+            namespaces,
+            finals,
+            self._lengths,
+            self._learn_keys,
+            self._learn_rows,
+        ):
+            self._table.insert_many(self._learn_keys[:count], self._learn_rows[:count])
+        if finals.any():
+            self._read(tokens, rows[finals], lengths, salts)
 
     def flush_learned(self) -> None:
-        """Turn what is queued into records and hand them to the table in one call."""
-        if self._queue.positions:
-            count = self._queue.build(self._lengths, self._learn_keys, self._learn_rows)
-            self._table.insert_many(self._learn_keys[:count], self._learn_rows[:count])
+        """Return when all that was learnt is in the table: `learn` leaves nothing behind."""
 
     def feedback(self, keys: U64Array, tried: U32Array, agreed: U32Array) -> None:
-        """Tell the table what became of its drafts; rows without a record (own text) or a draft are skipped."""
-        known = (keys != 0) & (tried > 0)
-        if known.any():
-            self._table.feedback_many(keys[known], tried[known], agreed[known])
+        """Tell the table what became of the last proposal: keys uint64 (n,) are its `drafts.keys`.
+
+        tried, agreed uint32 (n,): tokens that the model judged, and those it agreed with. Each record that a draft was
+        put together from hears of its own tokens; own text and rows without a draft are skipped.
+        """
+        to_keys, to_tried, to_agreed = self._verdicts
+        count = share_feedback(keys, tried, agreed, self.parts, to_keys, to_tried, to_agreed)
+        if count:
+            self._table.feedback_many(to_keys[:count], to_tried[:count], to_agreed[:count])
+
+
+class Questions:
+    """Buffers for one table call: tails int32 (rows, 32), ends, salts, keys (rows, k), and the answers."""
+
+    def __init__(self, rows: int, lengths: int, words: int, found: Found | None = None) -> None:
+        self.tails = np.zeros((rows, MAX_NGRAM_TOKENS), np.int32)
+        self.ends, self.salts = np.zeros(rows, np.int32), np.zeros(rows, np.uint64)
+        self.keys, self.index = np.zeros((rows, lengths), np.uint64), np.zeros(rows, np.int64)
+        self.found = Found.allocate(rows, words) if found is None else found

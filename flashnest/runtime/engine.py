@@ -15,13 +15,14 @@ import numpy as np
 from flashnest.errors import ModelError
 from flashnest.record import CHUNK_TOKENS, NGRAM_LENGTHS, Tier, namespace_id, namespace_salt, row_words
 from flashnest.runtime.commit import Committer
-from flashnest.runtime.drafter import Drafter, Source
+from flashnest.runtime.drafter import Source
 from flashnest.runtime.events import StepEvent
 from flashnest.runtime.forward import Model, Scores
 from flashnest.runtime.forward_cost import ForwardCost, ForwardShape
 from flashnest.runtime.governor import Governor
 from flashnest.runtime.kv_pool import BlockPool
 from flashnest.runtime.late import LateAnswers
+from flashnest.runtime.list_drafter import ListDrafter
 from flashnest.runtime.lookup_counts import LookupCounter
 from flashnest.runtime.packing import Packed, base_shape, draft_caps, pack
 from flashnest.runtime.prefix_cache import PrefixCache, Probe
@@ -82,7 +83,7 @@ class Engine:
             max_chunks=-(-spec.max_context_tokens // CHUNK_TOKENS),
             words=row_words(limits.chain_words),
         )
-        self._drafter = Drafter(
+        self._drafter = ListDrafter(
             router,
             rows=limits.max_requests,
             ngram_lengths=limits.ngram_lengths,

@@ -29,7 +29,7 @@ class StepEvent:
     """One engine step. Times are seconds of the engine's clock.
 
     forward_tokens counts packed tokens, prefill_tokens those of them that were prompt; scored counts the sequences that
-    were given tokens, committed the output tokens they kept. drafts int64 (5, 3): by `Source`, drafts verified, tokens
+    were given tokens, committed the output tokens they kept. drafts int64 (6, 3): by `Source`, drafts verified, tokens
     drafted, tokens accepted. no_draft int64 (5,): by `NoDraft`, the scored sequences that got none. lookups: what the
     table was asked and had.
     """

@@ -1,4 +1,4 @@
-"""Kernels of the drafter: the longest earlier match in a sequence's own text, and n-gram records built from a text."""
+"""The kernel that turns text into n-gram records. Owns no memory and stores nothing."""
 
 from __future__ import annotations
 
@@ -6,59 +6,51 @@ import numpy as np
 
 from flashnest.hashing import hash_tail
 from flashnest.jit import kernel
-from flashnest.record import CHAIN, I32Array, I64Array, U32Array, U64Array
+from flashnest.record import CHAIN, BoolArray, I32Array, I64Array, U32Array, U64Array
 
 
 @kernel
-def match_own(tokens: I32Array, length: int, shortest: int, longest: int, out: I64Array) -> None:
-    """Find the earlier place in a sequence whose last tokens equal the sequence's own tail over the most tokens.
-
-    Writes out[0] = index after the match (0 for none), out[1] = matched tokens, at most `longest`. The most recent of
-    equals wins. O(length) comparisons, most of which fail on the first token.
-    """
-    out[0] = 0
-    out[1] = 0
-    best = shortest - 1
-    for end in range(length - 1, shortest - 1, -1):
-        if tokens[end - 1] != tokens[length - 1]:
-            continue
-        matched = 1
-        while matched < longest and matched < end and tokens[end - 1 - matched] == tokens[length - 1 - matched]:
-            matched += 1
-        if matched > best:
-            best = matched
-            out[0] = end
-            out[1] = matched
-            if matched == longest:
-                return
-
-
-@kernel
-def learn_spans(
-    text: I32Array, spans: I64Array, salts: U64Array, lengths: I32Array, keys: U64Array, rows: U32Array
+def learn_rows(
+    tokens: I32Array,
+    rows: I64Array,
+    learned: I32Array,
+    lengths: I32Array,
+    salts: U64Array,
+    namespaces: I64Array,
+    finals: BoolArray,
+    ngram_lengths: I32Array,
+    keys: U64Array,
+    records: U32Array,
 ) -> int:
-    """Turn spans of sequences into n-gram records; returns how many were written.
+    """Turn what rows have gained into n-gram records until `keys` is full; returns how many were written.
 
-    text int32 (t,): the spans' tokens one after the other. spans int64 (s, 5): where a span's text begins in `text`,
-    the positions start..stop-1 whose n-grams are learnt, and where the text ends, all counted from there, then the
-    namespace id. salts uint64 (s,). lengths int32 (k,) ascending. keys uint64 (m,) and rows uint32 (m, words) receive
-    the records. An n-gram ends before its position, its chain is what follows, cut at the end of the text.
+    tokens int32 (R, capacity); rows int64 (n,), finals bool (n,): which rows, and which of them end here; learned,
+    lengths int32 (R,): positions from learned[r] on are learnt and learned[r] moves to the first that is not: one that
+    no whole chain follows yet, unless the row ends, or one that `keys` had no room for. Call again until it returns 0.
+    salts uint64 (R,); namespaces int64 (R,): ids; ngram_lengths int32 (k,) ascending. keys uint64 (m,), m >= k, and
+    records uint32 (m, words) receive the records. An n-gram ends before its position; its chain is what follows, cut
+    at the end of the text.
     """
-    width = rows.shape[1] - CHAIN
-    grams = np.empty(lengths.shape[0], np.uint64)
+    width = records.shape[1] - CHAIN
+    grams = np.empty(ngram_lengths.shape[0], np.uint64)
     count = 0
-    for s in range(spans.shape[0]):
-        base, end = spans[s, 0], spans[s, 3]
-        tokens = text[base : base + end]
-        for p in range(spans[s, 1], spans[s, 2]):
+    for i in range(rows.shape[0]):
+        r = rows[i]
+        end = np.int64(lengths[r])
+        stop = end if finals[i] else end - width + 1
+        for p in range(max(np.int64(learned[r]), np.int64(ngram_lengths[0])), stop):
+            if count + ngram_lengths.shape[0] > keys.shape[0]:
+                learned[r] = p
+                return count
             chain = min(width, end - p)
-            for i in range(hash_tail(tokens, p, lengths, salts[s], grams)):
-                row = rows[count]
-                row[:] = 0
-                row[0] = (lengths[i] << 8) | (chain << 16)
-                row[1] = spans[s, 4]
-                for j in range(chain):
-                    row[CHAIN + j] = tokens[p + j]
-                keys[count] = grams[i]
+            for j in range(hash_tail(tokens[r], p, ngram_lengths, salts[r], grams)):
+                record = records[count]
+                record[:] = 0
+                record[0] = (ngram_lengths[j] << 8) | (chain << 16)
+                record[1] = namespaces[r]
+                for t in range(chain):
+                    record[CHAIN + t] = tokens[r, p + t]
+                keys[count] = grams[j]
                 count += 1
+        learned[r] = max(np.int64(learned[r]), stop)
     return count

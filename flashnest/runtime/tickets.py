@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from flashnest.record import MAX_NGRAM_LENGTHS, BoolArray, I64Array
+import numpy as np
+
+from flashnest.record import MAX_NGRAM_LENGTHS, BoolArray, I32Array, I64Array
 
 _CHUNK_BIT = 62
 _REQUEST_SHIFT = 24
@@ -32,6 +34,12 @@ class Tickets(NamedTuple):
 def ngram_ticket(request_id: int, length: int) -> int:
     """Return the ticket of a sequence's shortest n-gram length; add i for the i-th."""
     return request_id << _REQUEST_SHIFT | length << _PLACE_SHIFT
+
+
+def ngram_tickets(request_ids: I64Array, lengths: I32Array) -> I64Array:
+    """Return `ngram_ticket` of n sequences, int64 (n,): request_ids int64 (n,), lengths int32 (n,)."""
+    tickets: I64Array = request_ids << _REQUEST_SHIFT | lengths.astype(np.int64) << _PLACE_SHIFT
+    return tickets
 
 
 def chunk_ticket(request_id: int, index: int) -> int:

@@ -149,6 +149,24 @@ class Router:
         self._lookup.longest_tails_many(tokens, ends, salts, lengths, tickets, keys, found, index)
         self._times.add(keys.size, self._clock_ns() - started)
 
+    def extend_tails_many(
+        self,
+        tokens: I32Array,
+        ends: I32Array,
+        salts: U64Array,
+        lengths: I32Array,
+        keys: U64Array,
+        found: Found,
+        index: I64Array,
+    ) -> None:
+        """Like `longest_tails_many`, asking the tables alone: for tails that end in tokens nobody has said yet.
+
+        A guess is not worth a cold read, and its answer would come when the guess is judged.
+        """
+        started = self._clock_ns()
+        self._lookup.in_tables(tokens, ends, salts, lengths, keys, found, index)
+        self._times.add(keys.size, self._clock_ns() - started)
+
     def submit(self) -> None:
         """Hand this step's cold questions to the reader, and old or large write batches to the writer."""
         if self._cold is not None:

@@ -93,7 +93,8 @@ class Lookup:
             self._vram_longest(vram, keys, found, index)
         else:
             self._dram.longest_many(keys, found, index)
-        self._longer(keys, tickets, found, index)
+        self._note_hits(keys, index)
+        self._ask_longer(keys, tickets, found, index)
 
     def longest_tails_many(
         self,
@@ -107,20 +108,37 @@ class Lookup:
         index: I64Array,
     ) -> None:
         """See `Router.longest_tails_many`."""
+        self.in_tables(tokens, ends, salts, lengths, keys, found, index)
+        self._ask_longer(keys, tickets, found, index)
+
+    def in_tables(
+        self,
+        tokens: I32Array,
+        ends: I32Array,
+        salts: U64Array,
+        lengths: I32Array,
+        keys: U64Array,
+        found: Found,
+        index: I64Array,
+    ) -> None:
+        """See `Router.extend_tails_many`."""
+        if keys.size > len(self._keys):
+            self._reserve(2 * keys.size)
         vram = self._tiers.vram
         if vram is not None and len(vram):
             hash_tails(tokens, ends, salts, lengths, keys)
-            self.longest_many(keys, tickets, found, index)
-            return
-        if keys.size > len(self._keys):
-            self._reserve(2 * keys.size)
-        self._dram.longest_tails_many(tokens, ends, salts, lengths, keys, found, index)
-        self._longer(keys, tickets, found, index)
+            self._vram_longest(vram, keys, found, index)
+        else:
+            self._dram.longest_tails_many(tokens, ends, salts, lengths, keys, found, index)
+        self._note_hits(keys, index)
 
-    def _longer(self, keys: U64Array, tickets: I64Array, found: Found, index: I64Array) -> None:
-        """Ask the cold tier for what is longer than the tables' matches."""
+    def _note_hits(self, keys: U64Array, index: I64Array) -> None:
+        """Offer what was found to the sweep."""
         if self._sees_hits and self._sweep is not None:
             self._sweep.saw(self._keys[: pick_hits(keys, index, self._keys)])
+
+    def _ask_longer(self, keys: U64Array, tickets: I64Array, found: Found, index: I64Array) -> None:
+        """Ask the cold tier for what is longer than the tables' matches."""
         if self._cold is not None:
             left = pick_longer(keys, tickets, index, self._keys, self._tickets, self._places)
             if left:
