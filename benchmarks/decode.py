@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import Result, show, write_json
+from benchmarks.harness import Result, left_padded, show, write_json
 from flashnest.app.compute import calm_openmp
 from flashnest.cli.policy.files import tiering_path
 from flashnest.policy import load_tiering_file
@@ -134,7 +134,7 @@ def run_hf(setup: Setup, size: int, *, prompt_lookup: bool = False) -> Pass:
     started_s = time.perf_counter()
     with torch.inference_mode():
         for at in range(0, len(prompts), size):
-            ids, mask = _left_padded(prompts[at : at + size], setup.module.config.pad_token_id or 0)
+            ids, mask = left_padded(prompts[at : at + size], setup.module.config.pad_token_id or 0)
             out = setup.module.generate(
                 input_ids=torch.from_numpy(ids),
                 attention_mask=torch.from_numpy(mask),
@@ -145,16 +145,6 @@ def run_hf(setup: Setup, size: int, *, prompt_lookup: bool = False) -> Pass:
             )
             tokens += (out.shape[1] - ids.shape[1]) * out.shape[0]
     return Pass(time.perf_counter() - started_s, tokens)
-
-
-def _left_padded(prompts: list[I32Array], pad: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    width = max(len(p) for p in prompts)
-    ids = np.full((len(prompts), width), pad, np.int64)
-    mask = np.zeros((len(prompts), width), np.int64)
-    for row, tokens in enumerate(prompts):
-        ids[row, width - len(tokens) :] = tokens
-        mask[row, width - len(tokens) :] = 1
-    return ids, mask
 
 
 def load(args: argparse.Namespace, repeat_percent: int, count: int) -> Setup:

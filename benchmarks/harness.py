@@ -12,10 +12,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from flashnest.record import I32Array
 from flashnest.telemetry.machine import commit, machine, versions
 
 Fact = str | int | float | None
@@ -87,3 +90,14 @@ def write_json(path: Path, results: Sequence[Result]) -> None:
     """Write `{"machine": {...}, "rows": [...]}`."""
     document = {"machine": machine_facts(), "rows": [result.row() for result in results]}
     path.write_text(json.dumps(document, indent=2) + "\n")
+
+
+def left_padded(prompts: Sequence[I32Array], pad: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return prompts as HF `generate` takes a batch: ids and attention mask, int64 (n, longest)."""
+    width = max(len(p) for p in prompts)
+    ids = np.full((len(prompts), width), pad, np.int64)
+    mask = np.zeros((len(prompts), width), np.int64)
+    for row, tokens in enumerate(prompts):
+        ids[row, width - len(tokens) :] = tokens
+        mask[row, width - len(tokens) :] = 1
+    return ids, mask

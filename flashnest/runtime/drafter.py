@@ -133,6 +133,11 @@ class Drafter:
         """The lengths looked up, ascending, int32 (k,)."""
         return self._lengths
 
+    @property
+    def fixed_bytes(self) -> int:
+        """Bytes that do not grow with what is learnt, but for the rows' own texts."""
+        return self._successors.nbytes
+
     def answers(self, rows: int) -> tuple[U8Array, I32Array]:
         """Return what the table answered of the last `propose`: tier codes (rows,), tokens matched at once (rows,).
 

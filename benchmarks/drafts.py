@@ -1,0 +1,252 @@
+"""Drafters beside each other on recorded token streams, without a model: what is accepted, what a step costs.
+
+    python -m benchmarks.drafts --suffix-python /path/to/vllm/bin/python --json drafts.json
+
+accept_length    tokens committed a step and request, the model's own included, on a first and a second pass
+accepted_share   accepted tokens of those drafted
+step_us          median us of a step: propose, learn and feedback for all rows
+bytes_per_token  bytes kept for a token of prompts and answers seen
+propose_us, learn_us, feedback_us   flashnest's step with 128 requests, the router's calls included
+
+Streams are greedy answers of SmolLM2-135M to prompts of the given repeat share, recorded once into `outputs/drafts`
+(about 2 minutes a workload). Drafters: flashnest; own_text: the request's own text alone; dictionary: `dict` over all
+texts; suffix: arctic-inference's tree as vLLM drives it, where `--suffix-python` names a Python that has it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.draft_replay import Dictionary, Replayed, Stream, Tokens, read_streams, replay
+from benchmarks.harness import Fact, Result, show, write_json
+from benchmarks.token_streams import streams_file
+from flashnest.cli.policy.files import tiering_path
+from flashnest.policy import load_tiering_file
+from flashnest.record import NGRAM_LENGTHS, BoolArray, I64Array, namespace_id, namespace_salt, row_words
+from flashnest.runtime.drafter import Drafter
+from flashnest.runtime.drafts import DraftParts, Drafts
+from flashnest.runtime.own_text import OwnText
+from flashnest.storage.router import Router
+from flashnest.storage.step_clock import StepClock
+from flashnest.storage.table import DramTable
+
+WORKLOADS = ("repeat_00", "repeat_50", "repeat_80")
+DRAFTERS = ("flashnest", "own_text", "dictionary", "suffix")
+CHAIN_WORDS = 8
+_TABLE_BYTES = 64 << 20
+_CAPACITY = 4096
+_DECODE_ROWS = 128
+
+
+class _Texts:
+    """Texts in rows, as an engine keeps them."""
+
+    def __init__(self, rows: int) -> None:
+        self.tokens, self.lengths = np.zeros((rows, _CAPACITY), np.int32), np.zeros(rows, np.int32)
+
+    def put(self, row: int, text: Tokens, at: int = 0) -> None:
+        """Write tokens at a place of a row and end it there."""
+        self.tokens[row, at : at + len(text)] = text
+        self.lengths[row] = at + len(text)
+
+    def add(self, rows: Sequence[int], said: Sequence[Tokens]) -> None:
+        """Add to rows."""
+        for row, tokens in zip(rows, said, strict=True):
+            self.put(row, tokens, int(self.lengths[row]))
+
+
+class Flashnest:
+    """The drafter over a router with a DRAM table."""
+
+    def __init__(self, rows: int, width: int) -> None:
+        clock = StepClock(lambda: 1 + int(time.monotonic()))
+        self.table = DramTable(_TABLE_BYTES, words=row_words(CHAIN_WORDS), clock_s=clock)
+        self.table.wait_for_pages()
+        policy = load_tiering_file(tiering_path("dram_only")).compile()
+        self.drafter = Drafter(
+            Router(self.table, None, policy.placement, clock_s=clock),
+            rows=rows,
+            ngram_lengths=NGRAM_LENGTHS,
+            chain_words=CHAIN_WORDS,
+            max_draft_tokens=width,
+        )
+        self.texts, self.learned = _Texts(rows), np.zeros(rows, np.int32)
+        self.salts = np.full(rows, namespace_salt("default"), np.uint64)
+        self.namespaces = np.full(rows, namespace_id("default"), np.int64)
+        self.ids = np.arange(rows, dtype=np.int64)
+
+    def start(self, row: int, prompt: Tokens) -> None:
+        """See `Replayed`."""
+        self.drafter.begin(row)
+        self.texts.put(row, prompt)
+        self.learned[row] = 0
+        self.learn(np.array([row], np.int64), np.zeros(1, np.bool_))
+
+    def ask(self, rows: I64Array) -> Drafts:
+        """Propose, as the engine does."""
+        texts = self.texts
+        return self.drafter.propose(texts.tokens, rows, texts.lengths, self.salts, self.ids)
+
+    def learn(self, rows: I64Array, finals: BoolArray) -> None:
+        """Learn, as the engine does."""
+        texts = self.texts
+        self.drafter.learn(texts.tokens, rows, self.learned, texts.lengths, self.salts, self.namespaces, finals)
+
+    def propose(self, rows: Sequence[int]) -> list[Tokens]:
+        """See `Replayed`."""
+        drafts = self.ask(np.array(rows, np.int64))
+        return [drafts.tokens[i, : drafts.lengths[i]].copy() for i in range(len(rows))]
+
+    def take(self, rows: Sequence[int], said: Sequence[Tokens], ended: Sequence[bool]) -> None:
+        """See `Replayed`."""
+        self.judge(said)
+        self.texts.add(rows, said)
+        self.learn(np.array(rows, np.int64), np.array(ended, np.bool_))
+
+    def judge(self, said: Sequence[Tokens]) -> None:
+        """Tell the records what became of the last proposal."""
+        drafts, n = self.drafter.drafts, len(said)
+        agreed = np.array([len(tokens) - 1 for tokens in said], np.uint32)
+        tried = np.minimum(agreed + 1, drafts.lengths[:n]).astype(np.uint32)
+        self.drafter.feedback(drafts.keys[:n], tried, agreed)
+
+    def history_bytes(self) -> int:
+        """Return the records' share of the table and the successors, which are allocated whole."""
+        share = len(self.table) / self.table.max_records
+        return int(share * self.table.bytes_used) + self.drafter.fixed_bytes
+
+
+class OwnTextOnly:
+    """The index of the request's own text alone."""
+
+    def __init__(self, rows: int, width: int) -> None:
+        self._texts, self._index = _Texts(rows), OwnText(rows)
+        self._drafts, self._parts = Drafts.allocate(rows, width), DraftParts.allocate(rows, 1)
+
+    def start(self, row: int, prompt: Tokens) -> None:
+        """See `Replayed`."""
+        self._index.begin(row)
+        self._texts.put(row, prompt)
+
+    def propose(self, rows: Sequence[int]) -> list[Tokens]:
+        """See `Replayed`."""
+        texts, drafts, at = self._texts, self._drafts, np.array(rows, np.int64)
+        drafts.clear(len(rows))
+        self._index.read(texts.tokens, at, texts.lengths)
+        self._index.offer(texts.tokens, at, texts.lengths, drafts, self._parts)
+        return [drafts.tokens[i, : drafts.lengths[i]].copy() for i in range(len(rows))]
+
+    def take(self, rows: Sequence[int], said: Sequence[Tokens], ended: Sequence[bool]) -> None:
+        """See `Replayed`."""
+        self._texts.add(rows, said)
+
+    def history_bytes(self) -> int:
+        """Return 0: nothing is kept of an ended request."""
+        return 0
+
+
+MAKERS: dict[str, Callable[[int, int], Replayed]] = {
+    "flashnest": Flashnest,
+    "own_text": OwnTextOnly,
+    "dictionary": Dictionary,
+}
+
+
+def compared(names: Sequence[str], file: Path, args: argparse.Namespace) -> list[Result]:
+    """Replay one workload through every drafter at every draft length."""
+    results = []
+    for width in args.draft_tokens:
+        done = {name: _replayed(name, file, width, args) for name in names}
+        for name, figures in done.items():
+            results += _rows(name, figures, done.get("suffix"), {"workload": file.stem, "draft_tokens": width})
+    return results
+
+
+def _replayed(name: str, file: Path, width: int, args: argparse.Namespace) -> dict[str, Any]:
+    if name != "suffix":
+        return replay(MAKERS[name](args.rows, width), read_streams(file), rows=args.rows, passes=2)
+    command = [args.suffix_python, "-m", "benchmarks.suffix_replay", file, "--rows", args.rows]
+    command += ["--draft-tokens", width, "--passes", 2, "--depth", args.depth]
+    said = subprocess.run([str(word) for word in command], check=True, capture_output=True, text=True).stdout
+    figures: dict[str, Any] = json.loads(said.splitlines()[-1])
+    return figures
+
+
+def _rows(
+    name: str, figures: dict[str, Any], suffix: dict[str, Any] | None, parameters: dict[str, Fact]
+) -> list[Result]:
+    rows = []
+    units = {"accept_length": "tokens", "accepted_share": "of 1", "step_us": "us"}
+    for at, one in enumerate(figures["passes"]):
+        for case, unit in units.items():
+            theirs = None if suffix is None else suffix["passes"][at][case]
+            facts = {"drafter": name, **parameters, "pass": at + 1}
+            rows.append(Result(case, facts, one[case], unit, None if suffix is None else "suffix", theirs))
+    rows.append(Result("bytes_per_token", {"drafter": name, **parameters}, figures["bytes_per_token"], "B"))
+    return rows
+
+
+def step_costs(streams: Sequence[Stream], width: int) -> list[Result]:
+    """Time a step's parts with 128 requests in flight; streams are dealt out again and again."""
+    flashnest = Flashnest(_DECODE_ROWS, width)
+    times: dict[str, list[float]] = {"propose_us": [], "feedback_us": [], "learn_us": []}
+    rows = np.arange(_DECODE_ROWS, dtype=np.int64)
+    dealt = [streams[row % len(streams)] for row in range(_DECODE_ROWS)]
+    for row, stream in enumerate(dealt):
+        flashnest.start(row, stream.prompt)
+    for at in range(min(len(stream.answer) for stream in dealt) - 1):
+        marks = [time.perf_counter_ns()]
+        flashnest.ask(rows)
+        marks.append(time.perf_counter_ns())
+        flashnest.judge([stream.answer[at : at + 1] for stream in dealt])
+        marks.append(time.perf_counter_ns())
+        flashnest.texts.add(rows.tolist(), [stream.answer[at : at + 1] for stream in dealt])
+        began = time.perf_counter_ns()
+        flashnest.learn(rows, np.zeros(_DECODE_ROWS, np.bool_))
+        spent = [marks[1] - marks[0], marks[2] - marks[1], time.perf_counter_ns() - began]
+        for taken, ns in zip(times.values(), spent, strict=True):
+            taken.append(ns / 1e3)
+    facts: dict[str, Fact] = {"requests": _DECODE_ROWS, "draft_tokens": width}
+    return [Result(case, facts, float(np.median(taken)), "us") for case, taken in times.items()]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the comparison and print it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workload", default=",".join(WORKLOADS), help="repeat_XX, ...")
+    parser.add_argument("--draft-tokens", default="8,16,24", help="longest drafts")
+    parser.add_argument("--drafters", default=",".join(DRAFTERS))
+    parser.add_argument("--rows", type=int, default=8, help="requests at once")
+    parser.add_argument("--prompts", type=Path, help="folder with repeat_XX.jsonl; default: made by the package")
+    parser.add_argument("--count", type=int, default=64, help="prompts of a workload")
+    parser.add_argument("--output-tokens", type=int, default=64)
+    parser.add_argument(
+        "--suffix-python", type=Path, help="a Python with arctic-inference; without, suffix is left out"
+    )
+    parser.add_argument("--depth", type=int, default=24, help="the suffix tree's depth, vLLM's default 24")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args(argv)
+    args.draft_tokens = [int(width) for width in args.draft_tokens.split(",")]
+    names = [name for name in args.drafters.split(",") if name != "suffix" or args.suffix_python]
+    if "suffix" in args.drafters and not args.suffix_python:
+        print("suffix left out: no --suffix-python")
+    results: list[Result] = []
+    for workload in args.workload.split(","):
+        file = streams_file(workload, prompts=args.prompts, count=args.count, output_tokens=args.output_tokens)
+        results += compared(names, file, args)
+    results += [r for width in args.draft_tokens for r in step_costs(read_streams(file), width)]
+    show("drafters on recorded streams", results)
+    if args.json:
+        write_json(args.json, results)
+
+
+if __name__ == "__main__":
+    main()
