@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import Result, left_padded, show, write_json
-from flashnest.app.compute import calm_openmp
 from flashnest.cli.policy.files import tiering_path
 from flashnest.policy import load_tiering_file
 from flashnest.record import CHUNK_TOKENS, I32Array, row_words
@@ -227,7 +226,6 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     """Measure and print."""
     args = arguments(argv)
-    calm_openmp()
     results: list[Result] = []
     for repeat in map(int, args.repeat.split(",")):
         for concurrency in map(int, args.concurrency.split(",")):

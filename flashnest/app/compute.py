@@ -5,7 +5,6 @@ torch and transformers are imported only where real weights are asked for: an em
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -22,10 +21,6 @@ from flashnest.workload.tokens import PieceTokenizer
 
 TINY_SOURCE: Final = "tiny:qwen3"
 EMULATED_EOS: Final = 2
-OPENMP_SPINS: Final = "20000"
-"""Some 100 us; the default is milliseconds. 2000 made threads sleep between a layer's operations: with bfloat16 SmolLM2
-on 2 cores (EPYC Zen 4, repeat_80, tok/s at 1 / 8 / 24 requests, one or two runs each) 2000 gave 31 / 120 / 140, 20000
-gave 33 / 126 / 148 and libgomp's default 33 / 76 / 63, because torch's pool and numba's then wait for one another."""
 EMULATED_EFFICIENCY: Final = 0.6
 """Share of the sheet's dense arithmetic that large GEMMs reach; an assumption, only prefill feels it."""
 
@@ -52,19 +47,9 @@ def open_compute(run: RunConfig) -> Compute:
     """Open the back end that `run` asks for. Raises ModelError."""
     if run.platform.emulated:
         return _emulated(run.platform, run.model)
-    calm_openmp()
     if run.model.source == TINY_SOURCE:
         return _tiny(run.model, run.seed)
     return _torch(run.model, run.debug)
-
-
-def calm_openmp() -> None:
-    """Let waiting OpenMP threads sleep soon; to be called before torch is imported, for it reads this once.
-
-    torch's and numba's thread pools share the cores; each spinning while the other works made a step on two busy cores
-    take seconds instead of 0.2 s. What a user has set in the environment stays.
-    """
-    os.environ.setdefault("GOMP_SPINCOUNT", OPENMP_SPINS)
 
 
 def _nothing(_: Request) -> None:

@@ -11,7 +11,6 @@ from typing import Final
 
 import psutil
 
-from flashnest.app.compute import calm_openmp
 from flashnest.config import NvmeTierConfig, RunConfig, VramTierConfig
 from flashnest.errors import StoreFullError
 from flashnest.policy import Policy
@@ -129,7 +128,6 @@ class _Opener:
     def vram(self, tier: VramTierConfig | None) -> Table | None:
         if tier is None:
             return None
-        calm_openmp()
         import torch
 
         from flashnest.storage.vram import VramTable

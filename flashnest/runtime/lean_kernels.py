@@ -3,6 +3,9 @@
 A row is a token. Values are float32, or bfloat16 as its bits in uint16; sums are float32 always, so bfloat16 is rounded
 once where a Hugging Face module rounds after every operation. Few rows run on the calling thread, because waking a
 second one costs more than it saves; many are shared out. One thread calls these at a time.
+
+numba's threads are torch's: torch makes its libgomp's symbols global, and numba's OpenMP layer, loaded later, takes
+them. Two pools would spin against one another between a layer's operations (tests/runtime/test_one_thread_pool.py).
 """
 
 from __future__ import annotations

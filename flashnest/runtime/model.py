@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
+import numba
 import numpy as np
 import psutil
 import torch
@@ -50,6 +51,8 @@ class TorchModel:
         module.set_attn_implementation(ATTENTION_NAME)
         self._lean = LeanForward(module) if serves(module) else None
         self._packed = () if self._lean else pack_linears(module)
+        # One pool of threads serves both; libgomp ends and starts threads where its teams differ in size.
+        numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
         self._pool: KvBlocks | None = None
         self._spec = _spec(module, fingerprint, name)
         if self._lean and not keep_weights:
