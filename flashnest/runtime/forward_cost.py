@@ -22,7 +22,7 @@ from flashnest.runtime.forward import ForwardBatch
 
 KNOTS: Final = np.array([1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048], np.float64)
 """Packed tokens at which the curve has a value of its own; straight between, and past the last as before it."""
-MEMORY_FORWARDS: Final = 1000
+MEMORY_FORWARDS: Final = 300
 _SCORED, _KV, _ATTENDED = len(KNOTS), len(KNOTS) + 1, len(KNOTS) + 2
 _FIGURES: Final = len(KNOTS) + 3
 _GUESS_SLOPE: Final = 1 / 30
@@ -96,13 +96,14 @@ class ForwardCost:
         self._start_spread: F64Array
         self._spread: F64Array
         points = list(profile)
-        self._scaled = bool(points)
+        self._scaled = self.profiled = bool(points)
         self._start_from(_guess(1.0), _GUESS_SPREAD, _GUESS_OTHERS)
         if points:
             self._scale_to(*points[0])
             for shape, seconds in points:
                 self._update(shape, seconds, _PROFILE_NOISE, largest_surprise=np.inf)
-            self._start_from(self._figures.clip(min=1e-12), _PROFILE_SPREAD, _PROFILE_OTHERS)
+            wrong = max(abs(float(_row(shape) @ self._figures) / seconds - 1) for shape, seconds in points)
+            self._start_from(self._figures.clip(min=1e-12), max(_PROFILE_SPREAD, 2 * wrong), _PROFILE_OTHERS)
         self._prices: Prices | None = None
 
     @property
@@ -158,7 +159,7 @@ def _spread(figures: F64Array, curve: float, others: float) -> F64Array:
     """Return the covariance of the figures: one scale for all; the curve's knots vary with their neighbours."""
     octaves = np.abs(np.log2(KNOTS)[:, None] - np.log2(KNOTS))
     relative = np.zeros((_FIGURES, _FIGURES))
-    relative[: len(KNOTS), : len(KNOTS)] = curve**2 * np.exp(-octaves / 2)
+    relative[: len(KNOTS), : len(KNOTS)] = curve**2 * (0.8 * np.exp(-(octaves**2) / 8) + 0.2 * np.exp(-octaves / 2))
     relative[range(_SCORED, _FIGURES), range(_SCORED, _FIGURES)] = others**2
     spread: F64Array = (relative + _SCALE_SPREAD**2) * np.outer(figures, figures)
     return spread

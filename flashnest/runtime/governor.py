@@ -1,11 +1,12 @@
 """How many draft tokens are worth verifying this step: expected cost of a forward against expected acceptance.
 
 `ForwardCost` knows what a shape of forward costs, `Acceptance` what becomes of a draft, `goodput` weighs them. There is
-no permanent off: drafts that look too dear are tried in small samples, as often as `PROBE_SHARE` of the time pays for.
+no permanent off: `probing` tries what looks too dear within half a percent of the time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Final
 
@@ -14,18 +15,12 @@ import numpy as np
 from flashnest.record import BoolArray, F64Array, I32Array, I64Array
 from flashnest.runtime.acceptance import PLACES, Acceptance, place_buckets
 from flashnest.runtime.drafter import Drafts
-from flashnest.runtime.forward_cost import KNOTS, ForwardCost, ForwardShape
+from flashnest.runtime.forward_cost import KNOTS, ForwardCost, ForwardShape, Prices
 from flashnest.runtime.goodput import choose_lengths
+from flashnest.runtime.probing import Probes
 
 LEAST_GAIN: Final = 1.01
 """Drafts that promise less than 1 % are left out: the estimates are not better than that."""
-PROBE_SHARE: Final = 0.005
-"""Most of the forwards' time that samples of drafts not worth it may take."""
-PROBE_EVERY: Final = 8
-"""Fewest steps between two samples."""
-PROBE_TOKENS: Final = 2
-LEAST_PRICE: Final = 0.02
-"""Of a step, that a sample is taken to cost at least: what looks free is sampled every 8 steps at most."""
 
 
 class NoDraft(IntEnum):
@@ -59,7 +54,7 @@ class Governor:
         self._acceptance = Acceptance()
         self._buckets = place_buckets(self._max)
         self._no_draft = np.zeros(len(NoDraft), np.int64)
-        self._probes = _Probes()
+        self._probes = Probes(measured=self._cost.profiled)
         self._kernel_ready()
 
     def record_forward(self, shape: ForwardShape, seconds: float) -> None:
@@ -129,16 +124,9 @@ class Governor:
         chances = self._acceptance.expected(drafts, rows)
         lengths = np.empty(rows, np.int32)
         choose_lengths(chances, self._buckets, limits, contexts, KNOTS, prices.curve, weighed, lengths)
-        refused = np.flatnonzero((lengths == 0) & (limits > 0))
-        if len(refused):
-            more = PROBE_TOKENS * (contexts[0] if rows else 0)
-            sample = ForwardShape(base.tokens + 2, base.scored + 2, base.context_tokens, base.attended_tokens + more)
-            price_s = prices.seconds(sample) - prices.seconds(base)
-            stale = self._acceptance.staleness(drafts.sources[refused], drafts.matched[refused])
-            if (chosen := self._probes.due(chances[refused, 0], stale, price_s, plain_s)) is not None:
-                row = refused[chosen]
-                lengths[row] = min(PROBE_TOKENS, limits[row])
-        return lengths
+        forecast = _Forecast(chances[:, self._buckets], contexts, base, plain_s, prices)
+        stale = self._acceptance.staleness(drafts.sources[:rows], drafts.matched[:rows])
+        return self._probes.lengths(lengths, limits, chances[:, 0], stale, forecast.lost_steps(lengths))
 
     def _kernel_ready(self) -> None:
         """Load or compile the kernel: no step waits for it."""
@@ -148,28 +136,32 @@ class Governor:
         choose_lengths(chances, self._buckets, one, one.astype(np.int64), KNOTS, KNOTS, prices, one.copy())
 
 
-class _Probes:
-    """Small samples of drafts that were refused, within a share of the time.
+class _Forecast:
+    """What lengths are expected to bring in one step. Slow beside the kernel: for the steps that look around."""
 
-    By turns the likeliest and the one whose kind was not verified for longest: the first finds that prices fell, the
-    second that a kind became good.
-    """
+    def __init__(
+        self, chances: F64Array, contexts: I64Array, base: ForwardShape, plain_s: float, prices: Prices
+    ) -> None:
+        """chances float64 (rows, width): of each draft token; plain_s: seconds of a plain decode step of the rows."""
+        self._chances, self._contexts, self._base = chances, contexts, base
+        self._plain_s, self._prices = plain_s, prices
 
-    def __init__(self) -> None:
-        self._allowance_s = 0.0
-        self._steps = 0
-        self._count = 0
+    def lost_steps(self, chosen: I32Array) -> Callable[[I32Array], float]:
+        """Return a function that says how much time other lengths lose against `chosen`, in plain steps."""
 
-    def due(self, chances: F64Array, stale: I64Array, price_s: float, step_s: float) -> int | None:
-        """Return which of the refused rows gets a sample in this step; None for no sample.
+        def lost(other: I32Array) -> float:
+            tokens, seconds = self._expected(chosen)
+            other_tokens, other_s = self._expected(other)
+            return (other_s - other_tokens * seconds / tokens) / self._plain_s
 
-        chances, stale (n,): of each refused row; price_s: seconds that a sample adds; step_s: of the step without.
-        """
-        price_s = max(price_s, LEAST_PRICE * step_s)
-        self._allowance_s = min(self._allowance_s + PROBE_SHARE * step_s, price_s)
-        self._steps += 1
-        if self._steps < PROBE_EVERY or self._allowance_s < price_s:
-            return None
-        self._steps, self._allowance_s = 0, 0.0
-        self._count += 1
-        return int(np.argmax(stale if self._count % 2 else chances))
+        return lost
+
+    def _expected(self, lengths: I32Array) -> tuple[float, float]:
+        """Return the committed tokens and the seconds that the step takes of the scored rows' time."""
+        base, drafted = self._base, int(lengths.sum())
+        attended = base.attended_tokens + int((lengths * self._contexts).sum())
+        shape = ForwardShape(base.tokens + drafted, base.scored + drafted, base.context_tokens, attended)
+        seconds = self._plain_s + self._prices.seconds(shape) - self._prices.seconds(base)
+        taken = np.arange(self._chances.shape[1]) < lengths[:, None]
+        gains = np.where(taken, self._chances.cumprod(axis=1), 0.0)
+        return len(lengths) + float(gains.sum()), seconds

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from flashnest.record import F64Array, I32Array
 from flashnest.runtime.drafter import Drafts, Source
 from flashnest.runtime.forward_cost import ForwardCost, ForwardShape
-from flashnest.runtime.governor import LEAST_GAIN, PROBE_EVERY, Governor, NoDraft
+from flashnest.runtime.governor import LEAST_GAIN, Governor, NoDraft
+from flashnest.runtime.probing import PROBE_EVERY
 
 ROWS, WIDTH, CONTEXT = 4, 8, 100
 
