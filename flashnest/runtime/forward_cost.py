@@ -22,7 +22,7 @@ from flashnest.runtime.forward import ForwardBatch
 
 KNOTS: Final = np.array([1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048], np.float64)
 """Packed tokens at which the curve has a value of its own; straight between, and past the last as before it."""
-MEMORY_FORWARDS: Final = 300
+MEMORY_FORWARDS: Final = 1000
 _SCORED, _KV, _ATTENDED = len(KNOTS), len(KNOTS) + 1, len(KNOTS) + 2
 _FIGURES: Final = len(KNOTS) + 3
 _GUESS_SLOPE: Final = 1 / 30

@@ -23,7 +23,7 @@ def _expected(acceptance: Acceptance, matched: int, *, tried: int = 0, agreed: i
 
 
 def test_a_new_kind_has_its_start_guess_at_every_place() -> None:
-    for matched, guess in zip((2, 3, 5, 10, 20, 32), PRIOR, strict=True):
+    for matched, guess in zip((1, 2, 3, 5, 10, 20, 32), PRIOR, strict=True):
         assert _expected(Acceptance(), matched) == pytest.approx(np.full(6, guess))
 
 
@@ -33,7 +33,7 @@ def test_kinds_do_not_mix() -> None:
         _record(acceptance, [4, 20], [4, 1], [3, 0])
     assert _expected(acceptance, 4)[0] == pytest.approx(1.0, abs=0.03)
     assert _expected(acceptance, 20)[0] == pytest.approx(0.0, abs=0.03)
-    assert _expected(acceptance, 8)[0] == PRIOR[3]
+    assert _expected(acceptance, 8)[0] == PRIOR[4]
 
 
 def test_places_are_told_apart() -> None:
@@ -71,7 +71,7 @@ def test_many_rows_in_one_step_count_each() -> None:
 
 def test_a_records_history_is_laid_over_its_kind() -> None:
     chances = _expected(Acceptance(), 8, tried=60, agreed=60)
-    assert chances[0] == pytest.approx((60 + PRIOR_TOKENS * PRIOR[3]) / (60 + PRIOR_TOKENS))
+    assert chances[0] == pytest.approx((60 + PRIOR_TOKENS * PRIOR[4]) / (60 + PRIOR_TOKENS))
 
 
 def test_staleness_counts_steps_since_a_kind_was_verified() -> None:
@@ -84,5 +84,5 @@ def test_staleness_counts_steps_since_a_kind_was_verified() -> None:
 
 def test_buckets_of_matches_and_places() -> None:
     matched = np.array([1, 2, 3, 4, 7, 8, 15, 16, 31, 32], np.int32)
-    assert match_buckets(matched).tolist() == [0, 0, 1, 2, 2, 3, 3, 4, 4, 5]
+    assert match_buckets(matched).tolist() == [0, 1, 2, 3, 3, 4, 4, 5, 5, 6]
     assert place_buckets(17).tolist() == [0, 1, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4, 4, 5]

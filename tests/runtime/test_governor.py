@@ -140,7 +140,7 @@ def test_prefill_in_the_same_step_makes_no_draft_look_cheap() -> None:
     seconds = {1: 0.020, 4: 0.0201, 16: 0.0204, 64: 0.064, 128: 0.128, 256: 0.256, 512: 0.512}
     governor = _governor(seconds)
     for _ in range(100):
-        _teach(governor, 4, tried=1, agreed=0)
+        _teach(governor, 9, tried=1, agreed=0)
         _teach(governor, 1, tried=1, agreed=1)
     alone = governor.choose(_drafts(), _caps(), _shape(ROWS))
     beside = governor.choose(_drafts(), _caps(), ForwardShape(400, ROWS, 800, 400 * CONTEXT), None)
