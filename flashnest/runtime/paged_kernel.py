@@ -1,24 +1,16 @@
-"""Attention of few query tokens over KV blocks in place, for the CPU: a flash-style pass in numba, no gather.
+"""Paged attention over KV blocks in place, for the CPU: a flash-style pass in numba, no gather, no T x T mask.
 
-Knows arrays only, no torch. Chosen over gathering into contiguous K and V + torch's SDPA because of its time a layer at
-8 sequences x 500 tokens of context, 9 query heads over 3 KV heads of 64, fp32, 2 cores (AVX2), each call after a torch
-GEMM as in a forward. Milliseconds: fastest tenth on a quiet machine | median while other work took a core and more.
+Knows flat arrays and plans of whole numbers only, no torch. Every sequence goes through it, decoding or prefilling,
+whatever the dtype; a token's result does not depend on what else is in the batch, bit for bit.
 
-    new tokens a sequence        1            2            3            5            9            16
-    this kernel              0.63 | 1.7   0.93 | 4.8   1.4 | 5.3    1.9 | 6.7    2.6 | 8.6    4.0 | 12
-    gather + folded SDPA     5.0 | 10     5.2 | 9.0    1.8 | 16     2.1 | 19     2.3 | 18     2.8 | 18
-
-numba's thread pool and torch's are two OpenMP runtimes. Each spins after its work by default, and on 2 cores they then
-wait for one another: few spins (`app.compute.OPENMP_SPINS`) or `OMP_WAIT_POLICY=PASSIVE`, set before torch is loaded,
-end that.
-
-The query heads that share a KV head are folded together, so a block is read once for all of them. exp is written out
-because numba calls libm for it one value at a time, which was half of the time at 9 tokens.
+A task is one piece (a few tokens of one sequence) of one KV head. The query heads that share the KV head are rows
+beside each other, so that a block is read once for all of them. `vector_tiles` says how K and V lie in a block. exp is
+written out because numba calls libm for it one value at a time.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numba
 import numpy as np
@@ -27,32 +19,64 @@ from numba.extending import overload
 
 from flashnest.jit import fused_kernel, parallel_kernel
 from flashnest.record import CHUNK_TOKENS, I32Array
+from flashnest.runtime.vector_tiles import TILE_ROWS, blend_tile, score_tile
 
 F32Array = npt.NDArray[np.float32]
+WordArray = npt.NDArray[np.float32] | npt.NDArray[np.int32] | npt.NDArray[np.uint32]
+"""Flat words as in `vector_tiles`: float32 numbers, int32 pairs of bfloat16, uint32 pairs of float16."""
 KvArray = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
-"""K or V of one layer, (blocks, kv heads, 32, head dim): float32, or bfloat16 bits as uint16."""
+"""Flat single numbers: float32, or the bits of a 16-bit float."""
+FactorArray = npt.NDArray[np.float32] | npt.NDArray[np.int32]
+"""Flat float32 numbers or int32 pairs of bfloat16, as `vector_tiles` takes them."""
+Layout = tuple[int, int, int, int, int, int, int, int, int]
+"""The layer's first block, KV heads, query heads a KV head, head dim, words of a key, words of a query, and from token
+to token: words of query, words of key, numbers of value."""
+
+STORE_TOKENS: Final = 64
+"""Above so many new tokens, threads share the copying of their K and V."""
 
 _LOWEST = np.float32(-3.0e38)  # not -inf: these kernels are compiled with fastmath
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
 
-def _widen(block: Any, scratch: Any) -> Any:
-    """Return `block` as float32 (32, head dim): itself, or its bfloat16 bits shifted into `scratch`."""
+def _rounded(weights: F32Array, factors: FactorArray) -> FactorArray:
+    """Return `weights` as factors of the kind of `factors`: themselves, or written there as pairs of bfloat16."""
     raise NotImplementedError("compiled code only")
 
 
-@overload(_widen)  # type: ignore[untyped-decorator]  # numba has no types
-def _widen_typed(block: Any, scratch: Any) -> Any:
-    def same(block: Any, scratch: Any) -> Any:
-        return block
+@overload(_rounded)  # type: ignore[untyped-decorator]  # numba has no types
+def _rounded_typed(weights: Any, factors: Any) -> Any:
+    def same(weights: Any, factors: Any) -> Any:
+        return weights
 
-    def shift(block: Any, scratch: Any) -> Any:
-        for j in range(block.shape[0]):
-            for c in range(block.shape[1]):
-                scratch[j, c] = np.uint32(np.uint32(block[j, c]) << 16).view(np.float32)
-        return scratch
+    def bfloat16(weights: Any, factors: Any) -> Any:
+        bits, numbers = weights.view(np.uint32), factors.view(np.uint16)
+        for i in range(bits.shape[0]):
+            numbers[i] = (bits[i] + np.uint32(0x7FFF) + ((bits[i] >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+        return factors
 
-    return same if block.dtype == numba.float32 else shift
+    return same if factors.dtype == numba.float32 else bfloat16
+
+
+def _write(row: F32Array, share: np.float32, out: Any, at: int) -> None:
+    """Write share x row to out[at:], rounded to out's kind."""
+    raise NotImplementedError("compiled code only")
+
+
+@overload(_write)  # type: ignore[untyped-decorator]  # numba has no types
+def _write_typed(row: Any, share: Any, out: Any, at: Any) -> Any:
+    def same(row: Any, share: Any, out: Any, at: Any) -> Any:
+        for i in range(row.shape[0]):
+            out[at + i] = row[i] * share
+
+    def bfloat16(row: Any, share: Any, out: Any, at: Any) -> Any:
+        for i in range(row.shape[0]):
+            row[i] *= share
+        bits = row.view(np.uint32)
+        for i in range(row.shape[0]):
+            out[at + i] = (bits[i] + np.uint32(0x7FFF) + ((bits[i] >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+
+    return same if out.dtype == numba.float32 else bfloat16
 
 
 @fused_kernel
@@ -73,129 +97,204 @@ def exp_below_zero(x: np.float32) -> np.float32:
 
 
 @fused_kernel
-def _scores(query: F32Array, keys: F32Array, scores: F32Array) -> None:
-    for j in range(0, CHUNK_TOKENS, 4):  # four dot products at a time share the loads of the query
-        a, b, c, d = _ZERO, _ZERO, _ZERO, _ZERO
-        for i in range(query.shape[0]):
-            q = query[i]
-            a += q * keys[j, i]
-            b += q * keys[j + 1, i]
-            c += q * keys[j + 2, i]
-            d += q * keys[j + 3, i]
-        scores[j], scores[j + 1], scores[j + 2], scores[j + 3] = a, b, c, d
+def _score(
+    queries: FactorArray,
+    keys: WordArray,
+    key: int,
+    ahead: int,
+    words: int,
+    scale: np.float32,
+    rows: int,
+    scores: F32Array,
+) -> None:
+    stride = queries.shape[0] // rows
+    row = 0
+    while row + TILE_ROWS <= rows:
+        at = row * CHUNK_TOKENS
+        score_tile(TILE_ROWS, queries, row * stride, stride, keys, key, words, scale, scores, at, ahead)
+        row += TILE_ROWS
+    query, at, left = row * stride, row * CHUNK_TOKENS, rows - row
+    if left == 5:
+        score_tile(5, queries, query, stride, keys, key, words, scale, scores, at, ahead)
+    elif left == 4:
+        score_tile(4, queries, query, stride, keys, key, words, scale, scores, at, ahead)
+    elif left == 3:
+        score_tile(3, queries, query, stride, keys, key, words, scale, scores, at, ahead)
+    elif left == 2:
+        score_tile(2, queries, query, stride, keys, key, words, scale, scores, at, ahead)
+    elif left == 1:
+        score_tile(1, queries, query, stride, keys, key, words, scale, scores, at, ahead)
 
 
 @fused_kernel
-def _weigh(scores: F32Array, visible: int, peak: np.float32) -> np.float32:
-    total = _ZERO
-    for j in range(CHUNK_TOKENS):
-        weight = exp_below_zero(min(scores[j] - peak, _ZERO))
-        weight = weight if j < visible else _ZERO
-        scores[j] = weight
-        total += weight
-    return total
+def _blend(
+    weights: FactorArray, values: WordArray, value: int, ahead: int, width: int, decays: F32Array, sums: F32Array
+) -> None:
+    rows = decays.shape[0]
+    stride = weights.shape[0] // rows
+    row = 0
+    while row + TILE_ROWS <= rows:
+        weight, total = row * stride, row * width
+        blend_tile(TILE_ROWS, weights, weight, stride, values, value, width, decays, row, sums, total, ahead)
+        row += TILE_ROWS
+    weight, total, left = row * stride, row * width, rows - row
+    if left == 5:
+        blend_tile(5, weights, weight, stride, values, value, width, decays, row, sums, total, ahead)
+    elif left == 4:
+        blend_tile(4, weights, weight, stride, values, value, width, decays, row, sums, total, ahead)
+    elif left == 3:
+        blend_tile(3, weights, weight, stride, values, value, width, decays, row, sums, total, ahead)
+    elif left == 2:
+        blend_tile(2, weights, weight, stride, values, value, width, decays, row, sums, total, ahead)
+    elif left == 1:
+        blend_tile(1, weights, weight, stride, values, value, width, decays, row, sums, total, ahead)
 
 
 @fused_kernel
-def _accumulate(weights: F32Array, values: F32Array, decay: np.float32, out: F32Array) -> None:
-    for i in range(out.shape[0]):
-        out[i] *= decay
-    for j in range(0, CHUNK_TOKENS, 8):  # eight rows at a time share one load and store of the sum
-        a, b, c, d = weights[j], weights[j + 1], weights[j + 2], weights[j + 3]
-        e, f, g, h = weights[j + 4], weights[j + 5], weights[j + 6], weights[j + 7]
-        for i in range(out.shape[0]):
-            out[i] += (
-                a * values[j, i]
-                + b * values[j + 1, i]
-                + c * values[j + 2, i]
-                + d * values[j + 3, i]
-                + e * values[j + 4, i]
-                + f * values[j + 5, i]
-                + g * values[j + 6, i]
-                + h * values[j + 7, i]
-            )
+def _weigh(scores: F32Array, seen: int, group: int, peaks: F32Array, decays: F32Array, totals: F32Array) -> None:
+    """Turn scores into weights in place; seen: slots of this block that the first token sees, the next one more."""
+    rows = peaks.shape[0]
+    for row in range(rows):
+        visible, at = seen + row // group, row * CHUNK_TOKENS
+        peak = peaks[row]
+        for j in range(CHUNK_TOKENS):
+            score = scores[at + j] if j < visible else _LOWEST
+            scores[at + j] = score
+            peak = max(peak, score)
+        decays[row] = peaks[row] - peak
+        peaks[row] = peak
+    for row in range(rows):
+        decays[row] = exp_below_zero(decays[row])
+    for row in range(rows):
+        at, peak, total = row * CHUNK_TOKENS, peaks[row], _ZERO
+        for j in range(CHUNK_TOKENS):
+            score = scores[at + j]
+            weight = exp_below_zero(min(score - peak, _ZERO)) if score > _LOWEST else _ZERO
+            scores[at + j] = weight
+            total += weight
+        totals[row] = totals[row] * decays[row] + total
 
 
 @fused_kernel
-def _attend_head(
-    query: F32Array,
-    keys: KvArray,
-    values: KvArray,
+def _attend_piece(
+    layout: Layout,
+    query: FactorArray,
+    keys: WordArray,
+    values: WordArray,
     table: I32Array,
-    context: int,
-    lo: int,
-    hi: int,
+    piece: I32Array,
     head: int,
     scale: np.float32,
-    out: F32Array,
+    out: KvArray,
 ) -> None:
-    """One sequence, tokens lo..hi-1, and one KV head; the rest as in `attend`. Loops, not slices: they compile fast."""
-    width = query.shape[2]
-    group = query.shape[1] // keys.shape[1]
-    rows = (hi - lo) * group
-    folded = np.empty((rows, width), np.float32)
-    sums = np.empty((rows, width), np.float32)
-    peaks = np.empty(rows, np.float32)
-    totals = np.empty(rows, np.float32)
-    weights = np.empty((rows, CHUNK_TOKENS), np.float32)
+    first_block, heads, group, width, key_words, query_words, query_stride, _, _ = layout
+    lo, tokens, seen = piece[1], piece[2], piece[3]
+    rows, block_words = tokens * group, key_words * CHUNK_TOKENS
+    folded = np.empty(rows * query_words, query.dtype)
+    scores = np.empty(rows * CHUNK_TOKENS, np.float32)
+    factors = np.empty(scores.shape[0] * query_words // width, query.dtype)
+    sums = np.zeros(rows * width, np.float32)
+    peaks = np.full(rows, _LOWEST, np.float32)
+    totals = np.zeros(rows, np.float32)
     decays = np.empty(rows, np.float32)
-    scratch = np.empty((CHUNK_TOKENS, width), np.float32)
     for row in range(rows):
-        peaks[row], totals[row] = _LOWEST, _ZERO
-        for i in range(width):
-            folded[row, i] = query[lo + row // group, head * group + row % group, i] * scale
-            sums[row, i] = _ZERO
-    for block in range((context + CHUNK_TOKENS - 1) // CHUNK_TOKENS):
-        k = _widen(keys[table[block], head], scratch)
-        seen = context - (hi - lo) + 1 - block * CHUNK_TOKENS  # slots of this block that the first token sees
-        for row in range(rows):
-            visible = min(CHUNK_TOKENS, seen + row // group)
-            _scores(folded[row], k, weights[row])
-            peak = peaks[row]
-            for j in range(visible):
-                peak = max(peak, weights[row, j])
-            decays[row] = exp_below_zero(peaks[row] - peak)
-            peaks[row] = peak
-            totals[row] = totals[row] * decays[row] + _weigh(weights[row], visible, peak)
-        v = _widen(values[table[block], head], scratch)
-        for row in range(rows):
-            _accumulate(weights[row], v, decays[row], sums[row])
+        start = (lo + row // group) * query_stride + (head * group + row % group) * query_words
+        for i in range(query_words):
+            folded[row * query_words + i] = query[start + i]
+    blocks = (seen + tokens + CHUNK_TOKENS - 2) // CHUNK_TOKENS
+    for block in range(blocks):
+        place = (first_block + table[block]) * heads + head
+        following = (first_block + table[min(block + 1, blocks - 1)]) * heads + head
+        place, ahead = place * block_words, (following - place) * block_words
+        _score(folded, keys, place, ahead, key_words, scale, rows, scores)
+        _weigh(scores, seen - block * CHUNK_TOKENS, group, peaks, decays, totals)
+        _blend(_rounded(scores, factors), values, place, ahead, width, decays, sums)
     for row in range(rows):
-        share = _ONE / totals[row]
-        for i in range(width):
-            out[lo + row // group, head * group + row % group, i] = sums[row, i] * share
+        at = (((lo + row // group) * heads + head) * group + row % group) * width
+        _write(sums[row * width : (row + 1) * width], _ONE / totals[row], out, at)
+
+
+@fused_kernel
+def _attend_share(
+    layout: Layout,
+    query: FactorArray,
+    keys: WordArray,
+    values: WordArray,
+    tables: I32Array,
+    pieces: I32Array,
+    first: int,
+    end: int,
+    scale: np.float32,
+    out: KvArray,
+) -> None:
+    heads = layout[1]
+    for task in range(first, end):
+        piece = pieces[task // heads]
+        _attend_piece(layout, query, keys, values, tables[piece[0]], piece, task % heads, scale, out)
+
+
+@fused_kernel
+def _store(
+    layout: Layout,
+    key: WordArray,
+    value: KvArray,
+    keys: WordArray,
+    value_numbers: KvArray,
+    slots: I32Array,
+    first: int,
+    end: int,
+) -> None:
+    first_block, heads, _, width, key_words, _, _, key_stride, value_stride = layout
+    pair = width // key_words
+    for t in range(first, end):
+        block, offset = (first_block + slots[0, t]) * heads, slots[1, t]
+        for head in range(heads):
+            place = (block + head) * key_words * CHUNK_TOKENS
+            for i in range(key_words):
+                keys[place + i * CHUNK_TOKENS + offset] = key[t * key_stride + head * key_words + i]
+            place = (block + head) * CHUNK_TOKENS * width + offset // pair * pair * width + offset % pair
+            for i in range(width):
+                value_numbers[place + i * pair] = value[t * value_stride + head * width + i]
 
 
 @parallel_kernel
 def attend(
-    query: F32Array,
-    keys: KvArray,
-    values: KvArray,
+    alone: bool,
+    layout: Layout,
+    query: FactorArray,
+    key: WordArray,
+    value: KvArray,
+    keys: WordArray,
+    values: WordArray,
+    value_numbers: KvArray,
+    slots: I32Array,
     tables: I32Array,
-    context_lens: I32Array,
-    q_starts: I32Array,
-    rows: I32Array,
+    pieces: I32Array,
+    shares: I32Array,
     scale: np.float32,
-    out: F32Array,
+    out: KvArray,
 ) -> None:
-    """Attend causally for the sequences named in `rows`, each over its own blocks.
+    """Store K and V of the new tokens in their blocks, then attend causally, each sequence over its own blocks.
 
-    query and out float32 (T, heads, head dim); keys and values (blocks, kv heads, 32, head dim);
-    tables int32 (R, width), context_lens int32 (R,), q_starts int32 (R + 1,) as in `ForwardBatch`; rows int32 (n,).
-    Writes `out` at those sequences' tokens only. Call it from one thread at a time: numba's fallback thread pool
-    (workqueue, where no OpenMP is found) ends the process when two threads launch parallel work at once.
+    alone: do it all in the calling thread, because there is too little to wake another; query, key, value: flat, a
+    token's heads side by side, `layout`'s stride from token to token; keys, values: the whole pool, flat;
+    value_numbers: the same memory as values, number by number; slots int32 (2, T): each new token's block and place in
+    it; tables int32 (R, width); pieces int32 (n, 4): sequence, first token, tokens, and how many slots the first token
+    sees; shares int32 (threads + 1,): bounds of each thread's tasks, a task being piece * kv heads + kv head; out: flat
+    (T, heads, head dim), written at the pieces' tokens only.
+
+    Call it from one thread at a time: numba's fallback thread pool (workqueue, where no OpenMP is found) ends the
+    process when two threads launch parallel work at once.
     """
-    heads = keys.shape[1]
-    for task in numba.prange(rows.shape[0] * heads):
-        row, head = rows[task // heads], task % heads
-        lo, hi = q_starts[row], q_starts[row + 1]
-        _attend_head(query, keys, values, tables[row], context_lens[row], lo, hi, head, scale, out)
-
-
-@fused_kernel
-def store(fresh: KvArray, pool: KvArray, blocks: I32Array, offsets: I32Array) -> None:
-    """Copy the new tokens' K or V into their slots: fresh (T, kv heads, head dim) to pool[blocks[t], :, offsets[t]]."""
-    for t in range(fresh.shape[0]):
-        for head in range(fresh.shape[1]):
-            for i in range(fresh.shape[2]):
-                pool[blocks[t], head, offsets[t], i] = fresh[t, head, i]
+    threads, tokens = shares.shape[0] - 1, slots.shape[1]
+    if tokens <= STORE_TOKENS:
+        _store(layout, key, value, keys, value_numbers, slots, 0, tokens)
+    else:
+        for part in numba.prange(threads):
+            first, end = tokens * part // threads, tokens * (part + 1) // threads
+            _store(layout, key, value, keys, value_numbers, slots, first, end)
+    if alone:
+        _attend_share(layout, query, keys, values, tables, pieces, 0, shares[threads], scale, out)
+    else:
+        for part in numba.prange(threads):
+            _attend_share(layout, query, keys, values, tables, pieces, shares[part], shares[part + 1], scale, out)
