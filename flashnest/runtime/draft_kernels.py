@@ -16,8 +16,12 @@ from flashnest.record import BoolArray, I32Array, I64Array, Kind, Tier, U8Array,
 from flashnest.runtime.drafts import DraftParts, Drafts, Source
 
 TAIL: Final = record.MAX_NGRAM_TOKENS
-_META, _DRAFTED, _ACCEPTED, _CHAIN = record.META, record.DRAFTED, record.ACCEPTED, record.CHAIN
+_META, _REFS, _CHAIN = record.META, record.REFS, record.CHAIN
+_DRAFTED, _ACCEPTED = record.DRAFTED, record.ACCEPTED
 _NGRAM: Final = int(Kind.NGRAM)
+_MOST_REFS = np.uint32(4)
+"""Times that a record was learnt again with the same first token, which count as much as tokens that were accepted: a
+draft of 16 matched tokens began right in 51 % of the cases where its record was learnt once, in 86 % where twice."""
 _BYTE, _SIXTEEN = np.uint32(0xFF), np.uint32(16)
 _NO_TIER: Final = len(Tier)
 _NVME_TIER: Final = int(Tier.NVME)
@@ -64,7 +68,8 @@ def _set_draft(
     for j in range(count):
         drafts.tokens[i, j] = np.int32(row[_CHAIN + skip + j])
     drafts.lengths[i], drafts.sources[i], drafts.matched[i] = count, source, matched
-    drafts.keys[i], drafts.tried[i], drafts.agreed[i] = key, row[_DRAFTED], row[_ACCEPTED]
+    learnt = min(row[_REFS], _MOST_REFS)
+    drafts.keys[i], drafts.tried[i], drafts.agreed[i] = key, row[_DRAFTED] + learnt, row[_ACCEPTED] + learnt
     parts.counts[i], parts.keys[i, 0], parts.ends[i, 0] = 1, key, count
 
 

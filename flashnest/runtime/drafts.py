@@ -31,7 +31,8 @@ class Drafts(NamedTuple):
 
     tokens int32 (rows, width); lengths int32 (rows,): 0 for no draft; sources uint8 (rows,): `Source` codes;
     matched int32 (rows,): tokens of context that matched; keys uint64 (rows,): the record, 0 for own text;
-    tried, agreed uint32 (rows,): the record's verification history.
+    tried, agreed uint32 (rows,): what speaks for the draft: how many tokens of the record, or successors of a recent
+    context, were judged, and how many were right.
     """
 
     tokens: I32Array

@@ -1,8 +1,10 @@
 """What followed the last one or two tokens lately: the draft of last resort. Bounded, in memory, never stored.
 
-A slot holds one successor and 46 bits of its context's key (the slot's number is the rest), so that another namespace's
+A slot, from its low bits: the successor (18), how often the one before it came again (4) in how many times that the
+context came again (4), and 38 bits of the context's key, of which the slot's number is another 18: another namespace's
 tokens, whose salt differs, are not found. The newest successor replaces the one before: keeping the most frequent one,
-exactly or by vote, accepted the same number of tokens on the recorded streams (docs/drafting.md).
+exactly or by vote, accepted the same number of tokens on the recorded streams (docs/drafting.md). The counts say how
+predictable a context is: of pairs, 19 % were right with a share below 0.1, and 90 % from 0.7 on.
 """
 
 from __future__ import annotations
@@ -20,11 +22,12 @@ SLOT_BITS: Final = 18
 """2^18 slots, 2 MiB: the last 100,000 or so different bigrams."""
 WALK: Final = 4
 """Most successors drafted in a row: 8 add 1 % accepted tokens and a third more wasted ones."""
-_TOKEN_BITS: Final = np.uint64(18)
-"""Token ids that fit; larger ones are not kept."""
 _TOKEN_MASK = np.uint64((1 << 18) - 1)
+"""Larger token ids are not kept."""
+_AGREED_SHIFT, _TRIED_SHIFT, _COUNT = np.uint64(18), np.uint64(22), np.uint64(15)
+_TAG_SHIFT = np.uint64(26)
 _SLOT_SHIFT = np.uint64(64 - SLOT_BITS)
-_TAG_SHIFT = np.uint64(SLOT_BITS)
+_ONE = np.uint64(1)
 _PAIR = np.uint64(0x9E3779B97F4A7C15)
 _RECENT: Final = int(Source.RECENT)
 
@@ -56,13 +59,34 @@ class Successors:
         drafts: Drafts,
         parts: DraftParts,
     ) -> None:
-        """Add up to `WALK` successors to each row's draft, one after the other; where it is empty, they are it."""
+        """Add up to `WALK` successors to each row's draft, one after the other; where it is empty, they are it.
+
+        Then its history is how often the context's successor was the one of the time before.
+        """
         extend_successors(tokens, rows, lengths, salts, self._slots, drafts, parts)
 
 
 @inline_kernel
 def _tag(key: np.uint64) -> np.uint64:
     return key << _TAG_SHIFT
+
+
+@inline_kernel
+def _known(slot: np.uint64, key: np.uint64) -> bool:
+    """Whether a slot is this context's."""
+    return bool(slot != np.uint64(0) and slot >> _TAG_SHIFT == _tag(key) >> _TAG_SHIFT)
+
+
+@inline_kernel
+def _note(slots: U64Array, key: np.uint64, token: np.uint64) -> None:
+    """Write a context's successor, and whether it is the one that came last time; both counts are halved at 16."""
+    slot, tried, agreed = slots[key >> _SLOT_SHIFT], np.uint64(0), np.uint64(0)
+    if _known(slot, key):
+        tried = ((slot >> _TRIED_SHIFT) & _COUNT) + _ONE
+        agreed = ((slot >> _AGREED_SHIFT) & _COUNT) + np.uint64(slot & _TOKEN_MASK == token)
+        if tried > _COUNT:
+            tried, agreed = tried >> _ONE, agreed >> _ONE
+    slots[key >> _SLOT_SHIFT] = _tag(key) | (tried << _TRIED_SHIFT) | (agreed << _AGREED_SHIFT) | token
 
 
 @inline_kernel
@@ -87,9 +111,8 @@ def learn_successors(
             if token > _TOKEN_MASK:
                 continue
             single = _single(salts[r], tokens[r, p - 1])
-            pair = _pair(single, tokens[r, p - 2])
-            slots[single >> _SLOT_SHIFT] = _tag(single) | token
-            slots[pair >> _SLOT_SHIFT] = _tag(pair) | token
+            _note(slots, single, token)
+            _note(slots, _pair(single, tokens[r, p - 2]), token)
 
 
 @kernel
@@ -111,21 +134,21 @@ def extend_successors(
             continue
         last = drafts.tokens[i, count - 1] if count > 0 else tokens[r, end - 1]
         before = drafts.tokens[i, count - 2] if count > 1 else tokens[r, end - 2 + count]
-        matched = 0
         for _ in range(min(WALK, width - count)):
             single = _single(salts[r], last)
             pair = _pair(single, before)
-            order, slot, tag = 2, slots[pair >> _SLOT_SHIFT], _tag(pair)
-            if slot & ~_TOKEN_MASK != tag:
-                order, slot, tag = 1, slots[single >> _SLOT_SHIFT], _tag(single)
-            if slot & ~_TOKEN_MASK != tag:
-                break
-            matched = matched if matched > 0 else order
+            order, slot = 2, slots[pair >> _SLOT_SHIFT]
+            if not _known(slot, pair):
+                order, slot = 1, slots[single >> _SLOT_SHIFT]
+                if not _known(slot, single):
+                    break
+            if count == 0:
+                drafts.sources[i], drafts.matched[i] = _RECENT, order
+                drafts.tried[i] = np.uint32((slot >> _TRIED_SHIFT) & _COUNT)
+                drafts.agreed[i] = np.uint32((slot >> _AGREED_SHIFT) & _COUNT)
             before, last = last, np.int32(slot & _TOKEN_MASK)
             drafts.tokens[i, count] = last
             count += 1
-        if drafts.lengths[i] == 0 and count > 0:
-            drafts.sources[i], drafts.matched[i] = _RECENT, matched
         if count > drafts.lengths[i]:
             part = parts.counts[i]
             parts.keys[i, part], parts.ends[i, part], parts.counts[i] = np.uint64(0), count, part + 1

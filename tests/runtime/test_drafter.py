@@ -365,3 +365,11 @@ def test_a_batch_of_many_rows_drafts_each_row_from_its_own_tail(table: TableOnly
 def test_lengths_must_ascend_and_fit(table: TableOnly, lengths: tuple[int, ...]) -> None:
     with pytest.raises(ValueError):
         make_drafter(table, lengths=lengths)
+
+
+def test_a_record_learnt_again_speaks_for_its_draft(table: TableOnly) -> None:
+    rows, text = Rows(table), distinct_text(100)
+    for times in range(7):
+        learn(rows, text)
+        rows.propose(text[:60].copy())
+        assert (rows.drafts.tried[0], rows.drafts.agreed[0]) == (min(times, 4), min(times, 4))

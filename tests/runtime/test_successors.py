@@ -84,3 +84,20 @@ def test_texts_of_one_token_are_left_alone() -> None:
     successors = Successors()
     learn(successors, [1])
     assert extend(successors, [1])[1] == []
+
+
+def test_a_context_knows_how_predictable_it_is() -> None:
+    successors = Successors()
+    for last in (3, 3, 3, 4, 3):
+        learn(successors, [1, 2, last])
+    drafts, said = extend(successors, [1, 2])
+    assert (said[0], drafts.tried[0], drafts.agreed[0]) == (3, 4, 2)
+
+
+def test_history_of_a_context_is_halved_before_it_overflows() -> None:
+    successors = Successors()
+    for _ in range(100):
+        learn(successors, [1, 2, 3])
+    drafts, _ = extend(successors, [1, 2])
+    assert 8 <= drafts.tried[0] <= 15
+    assert drafts.agreed[0] == drafts.tried[0]
