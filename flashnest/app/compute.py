@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
+from flashnest.app.weights import open_weights
 from flashnest.config import ModelConfig, PlatformConfig, RunConfig, ShapeConfig
 from flashnest.record import CHUNK_TOKENS, I32Array
 from flashnest.runtime.emulated import EmulatedModel, Roofline, emulated_spec
@@ -19,7 +18,6 @@ from flashnest.runtime.request import Request
 from flashnest.runtime.stopping import Detokenise
 from flashnest.workload.tokens import PieceTokenizer
 
-TINY_SOURCE: Final = "tiny:qwen3"
 EMULATED_EOS: Final = 2
 EMULATED_EFFICIENCY: Final = 0.6
 """Share of the sheet's dense arithmetic that large GEMMs reach; an assumption, only prefill feels it."""
@@ -47,9 +45,7 @@ def open_compute(run: RunConfig) -> Compute:
     """Open the back end that `run` asks for. Raises ModelError."""
     if run.platform.emulated:
         return _emulated(run.platform, run.model)
-    if run.model.source == TINY_SOURCE:
-        return _tiny(run.model, run.seed)
-    return _torch(run.model, run.debug)
+    return _real(run)
 
 
 def _nothing(_: Request) -> None:
@@ -57,7 +53,7 @@ def _nothing(_: Request) -> None:
 
 
 def _emulated(platform: PlatformConfig, model: ModelConfig) -> Compute:
-    shape, bandwidth = model.shape, platform.gpu_bytes_per_s
+    shape, bandwidth = model.emulated_shape, platform.gpu_bytes_per_s
     if shape is None or bandwidth is None or platform.compute is None:
         raise AssertionError("RunConfig refuses emulation without shape, bandwidth and compute")
     spec = emulated_spec(
@@ -108,38 +104,10 @@ def _roofline(shape: ShapeConfig, bandwidth: float, ops: float) -> Roofline:
     )
 
 
-def _tiny(config: ModelConfig, seed: int) -> Compute:
-    from flashnest.runtime.model import TorchModel
-    from flashnest.runtime.weights import as_served, tiny_qwen3
-
-    module, fingerprint = as_served(tiny_qwen3(seed), adapter=config.adapter, quant=config.quant)
-    model = TorchModel(module, fingerprint, "tiny_qwen3")
-    tokenizer = PieceTokenizer.for_model(model.spec.vocab_size, model.spec.eos_ids)
-    return Compute(model, tokenizer.encode, None, _nothing, _nothing, None, ())
-
-
-def _torch(config: ModelConfig, debug: bool) -> Compute:
-    import torch
-
-    from flashnest.runtime.model import TorchModel
-    from flashnest.runtime.weights import load_causal_lm, load_tokenizer, resolved_dtype
-
-    tokenizer = load_tokenizer(config.source, debug=debug)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = resolved_dtype(config.dtype, device)
-    module, fingerprint = load_causal_lm(config.source, dtype, adapter=config.adapter, quant=config.quant, debug=debug)
-    model = TorchModel(module, fingerprint, config.name, device, keep_weights=False)
-
-    def encode(text: str) -> I32Array:
-        chat = tokenizer.apply_chat_template(
-            [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
-        )
-        return np.array(tokenizer.encode(chat, add_special_tokens=False), np.int32)
-
-    def detokenise(ids: list[int]) -> str:
-        return tokenizer.decode(ids, skip_special_tokens=False)
-
-    return Compute(model, encode, detokenise, _nothing, _nothing, None, ())
+def _real(run: RunConfig) -> Compute:
+    weights = open_weights(run.model, seed=run.seed, debug=run.debug)
+    model = weights.serve(run.model.kv_dtype, keep=False)
+    return Compute(model, weights.prompt, weights.detokenise, _nothing, _nothing, None, ())
 
 
 def kv_block_bytes(model: Model) -> int:

@@ -13,6 +13,7 @@ import typer
 
 from flashnest import __version__
 from flashnest.cli.failure import guarded
+from flashnest.cli.model import app as model_app
 from flashnest.cli.policy import app as policy_app
 from flashnest.cli.policy.simulate import simulate
 
@@ -25,6 +26,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain text: rich would take half of the start-up time
 )
 app.add_typer(policy_app, name="policy", help="Check, test, simulate and tune tiering policies.")
+app.add_typer(model_app, name="model", help="Prepare a model's first start; check its cheaper forms.")
 app.command()(simulate)
 
 

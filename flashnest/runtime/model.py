@@ -32,11 +32,19 @@ class TorchModel:
     """
 
     def __init__(
-        self, module: Any, fingerprint: int, name: str, device: str = "cpu", *, keep_weights: bool = True
+        self,
+        module: Any,
+        fingerprint: int,
+        name: str,
+        device: str = "cpu",
+        *,
+        kv_dtype: str = "auto",
+        keep_weights: bool = True,
     ) -> None:
         """Take over `module` and move it to `device`. Raises ModelError where it is not plain full attention.
 
-        keep_weights False: the module is nobody else's, so what was packed is freed and `close()` gives nothing back.
+        kv_dtype: what KV is kept in; "auto" is the module's own dtype. keep_weights False: the module is nobody else's,
+        so what was packed is freed and `close()` gives nothing back.
         """
         check_architecture(module.config, name)
         if not getattr(module, "_supports_attention_backend", False):
@@ -54,7 +62,12 @@ class TorchModel:
         # One pool of threads serves both; libgomp ends and starts threads where its teams differ in size.
         numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
         self._pool: KvBlocks | None = None
-        self._spec = _spec(module, fingerprint, name)
+        self._kv_dtype: torch.dtype = module.dtype if kv_dtype == "auto" else getattr(torch, kv_dtype)
+        if self._kv_dtype != module.dtype:
+            raise ModelError(
+                f"KV in {kv_dtype} beside weights in {module.dtype} is not there yet", fix="use kv_dtype=auto"
+            )
+        self._spec = _spec(module, fingerprint, name, self._kv_dtype)
         if self._lean and not keep_weights:
             free_weights(module)
 
@@ -77,11 +90,10 @@ class TorchModel:
             raise ModelError(
                 f"a KV pool of {blocks} blocks needs {needed / 2**30:.2f} GiB; {free / 2**30:.2f} GiB are free",
                 why=f"One token of {self._spec.name} takes {self._spec.kv_bytes_per_token} bytes of KV.",
-                fix="Give the pool fewer blocks, or use a dtype of 2 bytes.",
+                fix="Give the pool fewer blocks, or keep KV in 2 bytes: model.kv_dtype=bfloat16.",
             )
         layers, heads, width = _kv_shape(self._module.config)
-        dtype = self._module.dtype
-        self._pool = KvBlocks.allocate(layers, blocks, heads, width, dtype, self._device)
+        self._pool = KvBlocks.allocate(layers, blocks, heads, width, self._kv_dtype, self._device)
 
     def forward(self, batch: ForwardBatch) -> Scores:
         """Write the batch's KV into its blocks, attend over each sequence's own context, return the scores."""
@@ -123,7 +135,7 @@ def _kv_shape(config: Any) -> tuple[int, int, int]:
     return config.num_hidden_layers, getattr(config, "num_key_value_heads", None) or heads, width
 
 
-def _spec(module: Any, fingerprint: int, name: str) -> ModelSpec:
+def _spec(module: Any, fingerprint: int, name: str, kv_dtype: torch.dtype) -> ModelSpec:
     config = module.config
     layers, heads, width = _kv_shape(config)
     dtype = str(module.dtype).removeprefix("torch.")
@@ -134,8 +146,8 @@ def _spec(module: Any, fingerprint: int, name: str) -> ModelSpec:
         vocab_size=config.vocab_size,
         eos_ids=_eos_ids(module),
         max_context_tokens=config.max_position_embeddings,
-        kv_version=kv_version(config, fingerprint, dtype),
-        kv_bytes_per_token=2 * layers * heads * width * module.dtype.itemsize,
+        kv_version=kv_version(config, fingerprint, dtype, str(kv_dtype).removeprefix("torch.")),
+        kv_bytes_per_token=2 * layers * heads * width * kv_dtype.itemsize,
     )
 
 
