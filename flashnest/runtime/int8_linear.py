@@ -1,14 +1,21 @@
 """Linear layers in W8A8: int8 weights scaled by output channel, activations rounded to int8 row by row as they come.
 
-Symmetric, no calibration: weights as in LLM.int8() without its outliers (Dettmers et al. 2022, arXiv:2208.07339), one
-scale a row of activations, as vLLM's dynamic per-token W8A8. Products are exact in int32 (`torch._int_mm`), so a row's
-result does not depend on what else is in the batch. Halves the weights of bfloat16; whether it is also faster depends
-on the machine and the layer, see docs/models.md. The output head stays as it is: its weights are often the embedding's,
-and its 49 152 outputs a row cost more to scale back than int8 saves.
+Symmetric, no calibration: one scale an output channel, one a row of activations, as vLLM's dynamic per-token W8A8.
+Products are exact in int32 (`torch._int_mm`), so a row's result does not depend on what else is in the batch.
+
+Activations have a few channels far above the rest, which cost the others their bits. So both sides are first turned by
+a block-diagonal Hadamard matrix H: x W^T = (x H) (W H)^T, and an outlier is spread over its block (QuaRot, Ashkboos et
+al. 2024, arXiv:2404.00456). SmolLM2-135M's perplexity on 4096 tokens of prose, in ratio to float32: 1.025 without,
+1.0079 / 1.0046 / 1.0014 with blocks of 16 / 32 / 64; weights alone rounded 1.0010.
+
+Halves the weights of bfloat16; whether it is also faster depends on the machine and the layer, see docs/models.md. The
+output head stays as it is: its weights are often the embedding's, and its 49 152 outputs a row cost more to scale back
+than int8 saves.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final, Self
 
 import torch
@@ -17,6 +24,9 @@ from torch import nn
 
 MOST: Final = 127.0
 """Scales are symmetric: -128 is not used."""
+
+MOST_BLOCK: Final = 64
+"""Inputs turned together, at most; fewer where they do not divide the layer's."""
 
 CUDA_ROWS: Final = 32
 """`torch._int_mm` on CUDA takes more than 16 rows; fewer are padded to this."""
@@ -29,7 +39,7 @@ class Int8Linear(nn.Module):  # type: ignore[misc]  # mypy does not follow torch
     """Takes the place of an `nn.Linear`. Rows in, rows out, in the dtype of the rows; sums are scaled in float32."""
 
     weight: torch.Tensor
-    """int8 (outputs, inputs)."""
+    """int8 (outputs, inputs), turned."""
     scales: torch.Tensor
     """float32 (outputs,)."""
     bias: torch.Tensor | None
@@ -54,8 +64,7 @@ class Int8Linear(nn.Module):  # type: ignore[misc]  # mypy does not follow torch
 
     @classmethod
     def _rounded(cls, linear: nn.Linear) -> Self:
-        weight = linear.weight.detach().float()
-        quantised, scales = _int8(weight)
+        quantised, scales = _int8(linear.weight.detach().float())
         return cls(quantised, scales[:, 0].contiguous(), None if linear.bias is None else linear.bias.detach())
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
@@ -91,9 +100,25 @@ def is_quantised(module: nn.Module) -> bool:
 
 
 def _int8(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return float32 rows (n, k) as int8 and each row's scale, float32 (n, 1)."""
-    scales = rows.abs().amax(dim=-1, keepdim=True).clamp_min_(_TINY).div_(MOST)
-    return (rows / scales).round_().to(torch.int8), scales
+    """Return float32 rows (n, k), turned, as int8, and each row's scale, float32 (n, 1)."""
+    turned = _turned(rows)
+    scales = turned.abs().amax(dim=-1, keepdim=True).clamp_min_(_TINY).div_(MOST)
+    return (turned / scales).round_().to(torch.int8), scales
+
+
+def _turned(rows: torch.Tensor) -> torch.Tensor:
+    count = rows.shape[-1]
+    block = min(MOST_BLOCK, count & -count)  # the largest power of two that divides it
+    return (rows.reshape(-1, block) @ _hadamard(block, rows.device)).view(rows.shape)
+
+
+@lru_cache(maxsize=16)
+def _hadamard(size: int, device: torch.device) -> torch.Tensor:
+    """Return Sylvester's symmetric matrix of +-1, scaled to be orthogonal, float32 (size, size)."""
+    matrix = torch.ones(1, 1)
+    while len(matrix) < size:
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
+    return (matrix / len(matrix) ** 0.5).to(device)
 
 
 def least_rows(rows: torch.Tensor) -> int:

@@ -31,12 +31,32 @@ def test_results_are_the_float_layers_within_eight_bits(shape: tuple[int, ...], 
 
 
 def test_rounding_is_to_the_nearest_by_hand() -> None:
-    layer = Int8Linear.of(make(2, 2))
-    layer.weight, layer.scales = torch.tensor([[127, -64], [0, 1]], dtype=torch.int8), torch.tensor([0.5, 2.0])
-    rows = torch.tensor([[127.0, 1.0], [0.0, 0.0], [-254.0, 127.2]])  # scales 1, anything, 2: 63.6 becomes 64
-    got = layer(rows)
+    """Three inputs: no power of two divides them, so nothing is turned."""
+    layer = Int8Linear.of(make(3, 2))
+    layer.weight, layer.scales = torch.tensor([[127, -64, 0], [0, 1, 0]], dtype=torch.int8), torch.tensor([0.5, 2.0])
+    rows = torch.tensor([[127.0, 1.0, 0.0], [0.0, 0.0, 0.0], [-254.0, 127.2, 0.0]])  # scales 1, any, 2: 63.6 becomes 64
     expected = [[(127 * 127 - 64) * 0.5, 2.0], [0.0, 0.0], [(-127 * 127 - 64 * 64) * 2 * 0.5, 64 * 2 * 2.0]]
-    torch.testing.assert_close(got, torch.tensor(expected))
+    torch.testing.assert_close(layer(rows), torch.tensor(expected))
+
+
+@pytest.mark.parametrize("inputs", [3, 20, 64, 96, 576])
+def test_turning_keeps_products_and_spreads_outliers(inputs: int) -> None:
+    torch.manual_seed(inputs)
+    rows, weight = torch.randn(5, inputs), torch.randn(7, inputs)
+    rows[:, 1] *= 300.0
+    turned = int8_linear._turned(rows)
+    torch.testing.assert_close(turned @ int8_linear._turned(weight).T, rows @ weight.T, rtol=1e-4, atol=1e-2)
+    block = min(64, inputs & -inputs)
+    assert turned.abs().max() < 1.5 * rows.abs().max() / block**0.5
+
+
+def test_an_outlier_channel_does_not_cost_the_others_their_bits() -> None:
+    linear, rows = make(), torch.randn(50, 64)
+    rows[:, 5] *= 100.0
+    with torch.inference_mode():
+        exact = linear(rows)
+        error = (Int8Linear.of(linear)(rows) - exact).norm() / exact.norm()
+    assert error < 0.01
 
 
 def test_a_row_does_not_depend_on_the_batch() -> None:
