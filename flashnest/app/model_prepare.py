@@ -36,7 +36,7 @@ class Preparation:
 
     def stages(self, started: Callable[[str], None]) -> Iterator[Stage]:
         """Run each stage and yield it; `started` is called with its name before. Raises FlashnestError."""
-            work = {"files": self._files, "weights": self._weights, "kernels": self._serve, "trial": self._trial}
+        work = {"files": self._files, "weights": self._weights, "kernels": self._serve, "trial": self._trial}
         try:
             for name, act in work.items():
                 started(name)

@@ -61,7 +61,7 @@ def check(
     dtype: Dtype = None,
     adapter: Adapter = None,
     quant: Annotated[str, typer.Option(help="Form to compare: w8a8, or none to leave it out.")] = "w8a8",
-    kv_dtype: Annotated[str, typer.Option(help="Form to compare: float16 ..., or auto to leave it out.")] = "auto",
+    kv_dtype: Annotated[str, typer.Option(help="Form to compare: float16 ..., or auto to leave it out.")] = "float16",
     tokens: Annotated[int, typer.Option(min=256, help="Tokens of bundled text that each form reads.")] = 4096,
 ) -> None:
     """Measure a model's perplexity and speed as it is, with KV in another dtype, and quantised.

@@ -63,10 +63,6 @@ class TorchModel:
         numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
         self._pool: KvBlocks | None = None
         self._kv_dtype: torch.dtype = module.dtype if kv_dtype == "auto" else getattr(torch, kv_dtype)
-        if self._kv_dtype != module.dtype:
-            raise ModelError(
-                f"KV in {kv_dtype} beside weights in {module.dtype} is not there yet", fix="use kv_dtype=auto"
-            )
         self._spec = _spec(module, fingerprint, name, self._kv_dtype)
         if self._lean and not keep_weights:
             free_weights(module)

@@ -27,8 +27,8 @@ PROMPTS = [
 ]
 
 
-def model_of(module: Any, **changes: Any) -> TorchModel:
-    return TorchModel(*as_served(module, **changes), "tiny_qwen3")
+def model_of(module: Any, *, kv_dtype: str = "auto", **changes: Any) -> TorchModel:
+    return TorchModel(*as_served(module, **changes), "tiny_qwen3", kv_dtype=kv_dtype)
 
 
 def same(_: Path) -> TorchModel:
@@ -55,6 +55,10 @@ def same_folder_trained_on(folder: Path) -> TorchModel:
 
 def other_dtype(_: Path) -> TorchModel:
     return model_of(tiny_qwen3(0).to(torch.bfloat16))
+
+
+def other_kv_dtype(_: Path) -> TorchModel:
+    return model_of(tiny_qwen3(0), kv_dtype="float16")
 
 
 def quantised(_: Path) -> TorchModel:
@@ -88,6 +92,7 @@ def serve(tiers: Tiers, pool: BlockPool, model: TorchModel) -> list[Request]:
         (adapter, same),
         (adapter, same_folder_trained_on),
         (same, other_dtype),
+        (same, other_kv_dtype),
         (same, quantised),
         (same, other_rope),
     ],
