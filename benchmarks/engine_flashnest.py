@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,8 @@ from flashnest.runtime.request import Prompt, Request, SamplingParams
 NO_DRAFTS: Final = "none"
 WARM_UP_NAMESPACE: Final = "warm-up"
 """What the warm-up teaches is not found by the prompts that are measured."""
+WARM_UP_PROMPTS: Final = 4
+"""Answered twice, together, before a process's first job: every kernel is compiled then, drafts are verified."""
 
 
 def run_of(setup: EngineSetup) -> RunConfig:
@@ -79,7 +82,12 @@ class FlashnestServer:
         app = self._rebuilt() if job.fresh or self._app is None else self._app
         prompts = job.token_ids()
         app.pool.release(app.pool.allocate(app.pool.available) or [])  # whoever takes all blocks evicts what they held
-        keep_in_flight(FlashnestSteps(app, WARM_UP_NAMESPACE), job, [range(WARM_UP_TOKENS)], batches=False)
+        warm_up = FlashnestSteps(app, WARM_UP_NAMESPACE)
+        if self._builds == 1:
+            keep_in_flight(
+                warm_up, replace(job, concurrency=WARM_UP_PROMPTS), 2 * prompts[:WARM_UP_PROMPTS], batches=True
+            )
+        keep_in_flight(warm_up, job, [range(WARM_UP_TOKENS)], batches=False)
         return [self._pass(app, job, prompts) for _ in range(job.passes)]
 
     def _rebuilt(self) -> App:
