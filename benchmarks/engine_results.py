@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean, median
 
+from rich.console import Console
+from rich.table import Table
+
 from benchmarks.engine_jobs import Answer, Pass
 from benchmarks.harness import Result
 
@@ -59,6 +62,24 @@ def results_of(measured: Sequence[Measured], reference: str | None = None) -> li
         )
         for (workload, level, number, engine), done in passes.items()
     ]
+
+
+def print_speeds(title: str, results: Sequence[Result]) -> None:
+    """Print one row for each workload, concurrency and pass, one column for each engine: tok/s and the ratio."""
+    engines = list(dict.fromkeys(str(result.parameters["engine"]) for result in results))
+    reference = results[0].reference if results else None
+    table = Table("workload", "in flight", "pass", title=title)
+    for engine in engines:
+        table.add_column(engine, justify="right")
+    cells: dict[tuple[str, ...], dict[str, str]] = defaultdict(dict)
+    for result in results:
+        row = tuple(str(result.parameters[name]) for name in ("workload", "concurrency", "pass"))
+        engine = str(result.parameters["engine"])
+        ratio = "" if engine == reference or result.ratio is None else f" ({result.ratio:.2f})"
+        cells[row][engine] = f"{result.value:.1f}{ratio}"
+    for row, speeds in cells.items():
+        table.add_row(*row, *(speeds.get(engine, "") for engine in engines))
+    Console().print(table, f"output tokens per second, prefill included; in brackets: times {reference}", sep="\n")
 
 
 def geometric_means(results: Sequence[Result]) -> list[Result]:

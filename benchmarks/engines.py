@@ -23,7 +23,7 @@ from typing import Final
 from benchmarks.engine_fleet import KINDS, Fleet
 from benchmarks.engine_jobs import Answer, EngineSetup, Job
 from benchmarks.engine_prompts import write_prompts
-from benchmarks.engine_results import Measured, geometric_means, results_of
+from benchmarks.engine_results import Measured, geometric_means, print_speeds, results_of
 from benchmarks.harness import show, write_json
 from flashnest.errors import FlashnestError
 from flashnest.runtime.model_source import gguf_file, resolve
@@ -129,7 +129,7 @@ def run(args: argparse.Namespace) -> None:
         with Fleet(args.engines, setup, pythons, Path(folder)) as fleet:
             measured = measure(args, fleet, files)
     results = results_of(measured, args.reference)
-    show(f"engines: {args.model}, {args.dtype}, {args.output_tokens} output tokens, {args.rounds} rounds", results)
+    print_speeds(f"{args.model}, {args.dtype}, {args.output_tokens} output tokens, rounds: {args.rounds}", results)
     means = geometric_means(results)
     show("geometric means of the ratios, and the lowest one", means)
     if args.json:
