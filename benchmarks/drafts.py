@@ -24,6 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
 
 from benchmarks.draft_replay import Dictionary, Replayed, Stream, Tokens, read_streams, replay
 from benchmarks.harness import Fact, Result, show, write_json
@@ -160,13 +163,13 @@ MAKERS: dict[str, Callable[[int, int], Replayed]] = {
 }
 
 
-def compared(names: Sequence[str], file: Path, args: argparse.Namespace) -> list[Result]:
+def compared(workload: str, names: Sequence[str], file: Path, args: argparse.Namespace) -> list[Result]:
     """Replay one workload through every drafter at every draft length."""
     results = []
     for width in args.draft_tokens:
         done = {name: _replayed(name, file, width, args) for name in names}
         for name, figures in done.items():
-            results += _rows(name, figures, done.get("suffix"), {"workload": file.stem, "draft_tokens": width})
+            results += _rows(name, figures, done.get("suffix"), {"workload": workload, "draft_tokens": width})
     return results
 
 
@@ -192,6 +195,21 @@ def _rows(
             rows.append(Result(case, facts, one[case], unit, None if suffix is None else "suffix", theirs))
     rows.append(Result("bytes_per_token", {"drafter": name, **parameters}, figures["bytes_per_token"], "B"))
     return rows
+
+
+def show_passes(results: Sequence[Result]) -> None:
+    """Print one line a drafter: first pass -> second pass."""
+    cases = {"accept_length": ".2f", "accepted_share": ".2f", "step_us": ".0f", "bytes_per_token": ".0f"}
+    lines: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    for r in results:
+        key = tuple(str(r.parameters[name]) for name in ("workload", "draft_tokens", "drafter"))
+        lines.setdefault(key, {case: [] for case in cases})[r.case].append(format(r.value, cases[r.case]))
+    table = Table(title="drafters on recorded streams, pass 1 -> pass 2", box=SIMPLE, padding=(0, 1))
+    for name in ("repeat", "k", "drafter", "accept length", "accepted", "step us", "B/tok"):
+        table.add_column(name, no_wrap=True)
+    for key, figures in lines.items():
+        table.add_row(key[0].removeprefix("repeat_"), *key[1:], *(" -> ".join(figures[case]) for case in cases))
+    Console().print(table)
 
 
 def step_costs(streams: Sequence[Stream], width: int) -> list[Result]:
@@ -241,9 +259,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     results: list[Result] = []
     for workload in args.workload.split(","):
         file = streams_file(workload, prompts=args.prompts, count=args.count, output_tokens=args.output_tokens)
-        results += compared(names, file, args)
+        results += compared(workload, names, file, args)
     results += [r for width in args.draft_tokens for r in step_costs(read_streams(file), width)]
-    show("drafters on recorded streams", results)
+    show_passes([r for r in results if "drafter" in r.parameters])
+    show("flashnest's step", [r for r in results if "drafter" not in r.parameters])
     if args.json:
         write_json(args.json, results)
 
