@@ -174,6 +174,15 @@ def test_the_run_is_frozen_all_the_way_down() -> None:
     assert isinstance(run.decode.drafts.lengths, tuple)
 
 
+@pytest.mark.parametrize(
+    ("said", "governor", "fixed"),
+    [("on", "on", None), ("true", "on", None), ("off", "off", 16), ("false", "off", 16), ("4", 4, 4), ("'4'", 4, 4)],
+)
+def test_the_governor_is_on_off_or_a_length(said: str, governor: object, fixed: int | None) -> None:
+    drafts = compose(f"decode.drafts.governor={said}").decode.drafts
+    assert (drafts.governor, drafts.fixed_tokens) == (governor, fixed)
+
+
 def test_a_run_survives_json() -> None:
     run = compose("+platform=rtx4090", "+tiering=hotcold")
     again = run.model_dump(mode="json")
@@ -244,6 +253,8 @@ def test_a_misspelt_key_on_the_command_line_is_suggested() -> None:
         ("model.dtype=flaot32", "model.dtype:", "did you mean 'float32'?"),
         ("seed=-1", "seed:", "greater than or equal to 0"),
         ("decode.drafts.lengths=[8,4]", "decode.drafts:", "not ascending"),
+        ("decode.drafts.governor=maybe", "decode.drafts.governor", "on, off, or a number"),
+        ("decode.drafts.governor=0", "decode.drafts.governor", "on, off, or a number"),
         ("decode.drafts.lengths=[8,64]", "decode.drafts.lengths.1:", "less than or equal to 32"),
         ("decode.max_step_tokens=32 workload.concurrency=64", "decode.max_step_tokens", "64 requests"),
         ("workload.requests=${platform.nope}", "workload.requests:", "platform.nope"),

@@ -21,6 +21,8 @@ from flashnest.report.figures import bytes_text
 from flashnest.report.model import Section
 from flashnest.runtime.engine import Engine, EngineLimits
 from flashnest.runtime.forward import ModelSpec
+from flashnest.runtime.forward_cost import ForwardCost
+from flashnest.runtime.forward_profile import trials
 from flashnest.runtime.kv_pool import BlockPool
 from flashnest.runtime.request import Prompt, SamplingParams
 from flashnest.storage.router import Router
@@ -78,7 +80,14 @@ def build(run: RunConfig, output_dir: Path) -> App:
         prompts = tuple(_prompt(run, compute, text, i) for i, text in enumerate(workload.prompts))
         pool = BlockPool(_kv_blocks(run, compute, prompts))
         compute.model.allocate_kv(pool.blocks)
-        engine = Engine(compute.model, router, pool, engine_limits(run), detokenise=compute.detokenise)
+        engine = Engine(
+            compute.model,
+            router,
+            pool,
+            engine_limits(run),
+            detokenise=compute.detokenise,
+            cost=forward_cost(run, compute, pool.blocks),
+        )
         undo.pop_all()
     return App(
         engine=engine,
@@ -128,7 +137,16 @@ def engine_limits(run: RunConfig) -> EngineLimits:
         ngram_lengths=drafts.lengths,
         chain_words=run.table.chain_tokens,
         sweep_budget_s=run.decode.sweep_budget_s,
+        fixed_draft_tokens=drafts.fixed_tokens,
     )
+
+
+def forward_cost(run: RunConfig, compute: Compute, blocks: int) -> ForwardCost | None:
+    """Return what the model's forwards cost, by its profile; None where nobody asks or nothing is known yet."""
+    drafts = run.decode.drafts
+    if compute.profile is None or not drafts.enabled or drafts.fixed_tokens is not None:
+        return None
+    return ForwardCost(compute.profile(trials(compute.model.spec.max_context_tokens), blocks))
 
 
 def make_workload(run: RunConfig) -> Workload:

@@ -5,15 +5,17 @@ torch and transformers are imported only where real weights are asked for: an em
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from flashnest.app.weights import open_weights
+from flashnest.app.weights import TINY_SOURCE, open_weights
 from flashnest.config import ModelConfig, PlatformConfig, RunConfig, ShapeConfig
 from flashnest.record import CHUNK_TOKENS, I32Array
 from flashnest.runtime.emulated import EmulatedModel, Roofline, emulated_spec
 from flashnest.runtime.forward import Model
+from flashnest.runtime.forward_cost import ForwardShape
+from flashnest.runtime.forward_profile import Profile, Trial, profile_of
 from flashnest.runtime.request import Request
 from flashnest.runtime.stopping import Detokenise
 from flashnest.workload.tokens import PieceTokenizer
@@ -30,6 +32,7 @@ class Compute:
     encode turns a user's text into the model's own prompt, int32 (n,); detokenise is None where only ids exist.
     admit is called with each submitted request before its first step, forget when it ended. kv_blocks_limit is what the
     emulated platform's memory holds, None where this machine decides. emulated: one sentence a part that is not real.
+    profile: returns what forwards cost, from the trials wanted and the KV blocks that are free; None: not known.
     """
 
     model: Model
@@ -39,6 +42,7 @@ class Compute:
     forget: Callable[[Request], None]
     kv_blocks_limit: int | None
     emulated: tuple[str, ...]
+    profile: Callable[[Sequence[Trial], int], Profile] | None = None
 
 
 def open_compute(run: RunConfig) -> Compute:
@@ -65,7 +69,8 @@ def _emulated(platform: PlatformConfig, model: ModelConfig) -> Compute:
         kv_bytes_per_token=shape.kv_bytes_per_token,
     )
     ops = (platform.compute.tops_int8 if model.quant == "w8a8" else platform.compute.tflops_fp16) * 1e12
-    emulated = EmulatedModel(spec, _roofline(shape, bandwidth, ops), memory_bytes=platform.gpu_memory_bytes)
+    roofline = _roofline(shape, bandwidth, ops)
+    emulated = EmulatedModel(spec, roofline, memory_bytes=platform.gpu_memory_bytes)
 
     def admit(request: Request) -> None:
         emulated.register(request.id, request.prompt.tokens, request.prompt.reference)
@@ -82,7 +87,12 @@ def _emulated(platform: PlatformConfig, model: ModelConfig) -> Compute:
             f"replays reference text as {model.name}",
             "tokenizer: text is cut into hashed pieces, about as long as BPE tokens",
         ),
+        profile=lambda wanted, _: [(trial.shape, _seconds(roofline, trial.shape)) for trial in wanted],
     )
+
+
+def _seconds(roofline: Roofline, shape: ForwardShape) -> float:
+    return roofline.step_seconds(shape.tokens, shape.context_tokens, shape.attended_tokens)
 
 
 def _emulated_dtype(model: ModelConfig, shape: ShapeConfig) -> str:
@@ -107,7 +117,14 @@ def _roofline(shape: ShapeConfig, bandwidth: float, ops: float) -> Roofline:
 def _real(run: RunConfig) -> Compute:
     weights = open_weights(run.model, seed=run.seed, debug=run.debug)
     model = weights.serve(run.model.kv_dtype, keep=False)
-    return Compute(model, weights.prompt, weights.detokenise, _nothing, _nothing, None, ())
+
+    def profile(wanted: Sequence[Trial], blocks: int) -> Profile:
+        import torch
+
+        return profile_of(model, blocks, wanted, device=weights.device, threads=torch.get_num_threads())
+
+    measured = None if run.model.source == TINY_SOURCE else profile  # made in code: a cache would never see it again
+    return Compute(model, weights.prompt, weights.detokenise, _nothing, _nothing, None, (), measured)
 
 
 def kv_block_bytes(model: Model) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
 from flashnest.config.model import ModelConfig
 from flashnest.config.platform import PlatformConfig
@@ -32,11 +32,33 @@ class TableConfig(Section):
     window_keys: PositiveInt = 1 << 20
 
 
+def _read_governor(value: object) -> object:
+    """Read on, off or a length; YAML has made booleans of the first two where they stand in a file."""
+    if value is True or value == "on":
+        return "on"
+    if value is False or value == "off":
+        return "off"
+    if isinstance(value, str) and value.isdecimal():
+        return int(value)
+    if isinstance(value, int) and value > 0:
+        return value
+    raise problem(
+        f"governor is {value!r}",
+        "it weighs each draft (on), lets every draft have its full length (off), or has them cut to one length",
+        "say on, off, or a number of tokens",
+    )
+
+
 class DraftsConfig(Section):
-    """Drafting: `lengths` are the n-gram lengths looked up, ascending."""
+    """Drafting: `lengths` are the n-gram lengths looked up, ascending.
+
+    `governor`: "on" weighs how many draft tokens are worth verifying; "off" verifies up to `max_tokens`, whatever that
+    costs; a number verifies that many, at most `max_tokens`.
+    """
 
     enabled: bool = True
-    max_tokens: PositiveInt = 8
+    governor: Annotated[Literal["on", "off"] | PositiveInt, BeforeValidator(_read_governor)] = "on"
+    max_tokens: PositiveInt = 16
     lengths: tuple[Annotated[int, Field(ge=1, le=MAX_NGRAM_TOKENS)], ...] = Field(
         default=NGRAM_LENGTHS, min_length=1, max_length=MAX_NGRAM_LENGTHS
     )
@@ -48,6 +70,13 @@ class DraftsConfig(Section):
                 f"lengths {list(self.lengths)} are not ascending", "the longest match wins, searched in order"
             )
         return self
+
+    @property
+    def fixed_tokens(self) -> int | None:
+        """The length of every draft; None where the governor weighs them."""
+        if self.governor == "on":
+            return None
+        return self.max_tokens if self.governor == "off" else self.governor
 
 
 class DecodeConfig(Section):
