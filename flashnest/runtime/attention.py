@@ -20,7 +20,7 @@ import transformers
 from flashnest.record import CHUNK_TOKENS, I32Array, I64Array
 from flashnest.runtime import paged_kernel
 from flashnest.runtime.gathered import GatherGroup, attend_gathered, gather_groups
-from flashnest.runtime.vector_tiles import HAS_BFLOAT16_DOT, WIDTH_STEP
+from flashnest.runtime.vector_tiles import HAS_BFLOAT16_DOT, WIDTH_STEP, WordArray
 
 if TYPE_CHECKING:
     from flashnest.runtime.forward import ForwardBatch
@@ -50,8 +50,8 @@ _CACHE_LINE_BYTES: Final = 64
 class FlatPool:
     """The memory of all layers' blocks as the kernel takes it; `value_numbers` is that of `value_words`."""
 
-    key_words: paged_kernel.WordArray
-    value_words: paged_kernel.WordArray
+    key_words: WordArray
+    value_words: WordArray
     value_numbers: paged_kernel.KvArray
 
 

@@ -19,6 +19,7 @@ from flashnest.runtime.attention import PagedCall
 from flashnest.runtime.int8_linear import Int8Linear
 from flashnest.runtime.packed_linear import Linear, can_pack, pack
 from flashnest.runtime.paged_kernel import F32Array, KvArray
+from flashnest.runtime.tile_linear import TileLinear, can_tile
 
 FAMILIES: Final = ("llama", "qwen2", "qwen3")
 """`model_type`s whose layers are these and nothing else; tests compare each with its module."""
@@ -80,7 +81,7 @@ class LeanForward:
         self._angles = decoder.rotary_emb
         self._layers = tuple(_Layer.of(layer, i, heads) for i, layer in enumerate(decoder.layers))
         self._last_norm = _float32(decoder.norm.weight)
-        self._head = pack(module.lm_head)
+        self._head = _product(module.lm_head)
 
     def logits(
         self, token_ids: torch.Tensor, positions: torch.Tensor, score_rows: torch.Tensor, paged: PagedCall
@@ -136,8 +137,10 @@ class LeanForward:
 
 
 def _product(*layers: Any) -> Linear:
-    """Return one product for layers over the same input, in int8 where they are."""
-    return Int8Linear.of(*layers) if isinstance(layers[0], Int8Linear) else pack(*layers)
+    """Return one product for layers over the same input: in int8 where they are, else what is best on this CPU."""
+    if isinstance(layers[0], Int8Linear):
+        return Int8Linear.of(*layers)
+    return TileLinear(*layers) if can_tile(layers[0]) else pack(*layers)
 
 
 def _array(tensor: torch.Tensor) -> KvArray:

@@ -26,18 +26,18 @@ SERIAL_VALUES: Final = 16384
 _ONE = np.float32(1)
 
 
-def _read(values: Any, row: int, at: int) -> Any:
+def read_number(values: Any, row: int, at: int) -> Any:
     """Return values[row, at] as float32."""
     raise NotImplementedError("compiled code only")
 
 
-def _write(values: Any, row: int, at: int, value: Any) -> None:
+def write_number(values: Any, row: int, at: int, value: Any) -> None:
     """Set values[row, at] to a float32, rounded to nearest even where it is bfloat16."""
     raise NotImplementedError("compiled code only")
 
 
-@overload(_read)  # type: ignore[untyped-decorator]  # numba has no types
-def _read_typed(values: Any, row: int, at: int) -> Any:
+@overload(read_number)  # type: ignore[untyped-decorator]  # numba has no types
+def _read_number_typed(values: Any, row: int, at: int) -> Any:
     def same(values: Any, row: int, at: int) -> Any:
         return values[row, at]
 
@@ -47,8 +47,8 @@ def _read_typed(values: Any, row: int, at: int) -> Any:
     return same if values.dtype == numba.float32 else widened
 
 
-@overload(_write)  # type: ignore[untyped-decorator]
-def _write_typed(values: Any, row: int, at: int, value: Any) -> Any:
+@overload(write_number)  # type: ignore[untyped-decorator]
+def _write_number_typed(values: Any, row: int, at: int, value: Any) -> Any:
     def same(values: Any, row: int, at: int, value: Any) -> None:
         values[row, at] = value
 
@@ -67,12 +67,12 @@ def _add_norm_row(
     width = hidden.shape[1]
     squares = np.float32(0)
     for i in range(width):
-        value = hidden[t, i] + _read(fresh, t, i)
+        value = hidden[t, i] + read_number(fresh, t, i)
         hidden[t, i] = value
         squares += value * value
     scale = _ONE / np.sqrt(squares / np.float32(width) + epsilon)
     for i in range(width):
-        _write(out, t, i, hidden[t, i] * scale * weight[i])
+        write_number(out, t, i, hidden[t, i] * scale * weight[i])
 
 
 @fused_kernel
@@ -109,19 +109,19 @@ def _rotate_row(
         if norms.shape[0]:
             squares = np.float32(0)
             for i in range(2 * half):
-                value = _read(qkv, t, first + i)
+                value = read_number(qkv, t, first + i)
                 squares += value * value
             scale = _ONE / np.sqrt(squares / np.float32(2 * half) + epsilon)
             for i in range(half):
-                a = _read(qkv, t, first + i) * scale * norms[head, i]
-                b = _read(qkv, t, second + i) * scale * norms[head, half + i]
-                _write(qkv, t, first + i, a * cosines[t, i] - b * sines[t, i])
-                _write(qkv, t, second + i, b * cosines[t, i] + a * sines[t, i])
+                a = read_number(qkv, t, first + i) * scale * norms[head, i]
+                b = read_number(qkv, t, second + i) * scale * norms[head, half + i]
+                write_number(qkv, t, first + i, a * cosines[t, i] - b * sines[t, i])
+                write_number(qkv, t, second + i, b * cosines[t, i] + a * sines[t, i])
         else:
             for i in range(half):
-                a, b = _read(qkv, t, first + i), _read(qkv, t, second + i)
-                _write(qkv, t, first + i, a * cosines[t, i] - b * sines[t, i])
-                _write(qkv, t, second + i, b * cosines[t, i] + a * sines[t, i])
+                a, b = read_number(qkv, t, first + i), read_number(qkv, t, second + i)
+                write_number(qkv, t, first + i, a * cosines[t, i] - b * sines[t, i])
+                write_number(qkv, t, second + i, b * cosines[t, i] + a * sines[t, i])
 
 
 @fused_kernel
@@ -154,11 +154,11 @@ def rotate(qkv: KvArray, cosines: F32Array, sines: F32Array, norms: F32Array, he
 def _swiglu_row(gate_up: KvArray, out: KvArray, t: int) -> None:
     width = out.shape[1]
     for i in range(width):
-        gate = _read(gate_up, t, i)
+        gate = read_number(gate_up, t, i)
         small = exp_below_zero(-abs(gate))
         share = _ONE / (_ONE + small)
         share = share if gate >= 0 else small * share
-        _write(out, t, i, gate * share * _read(gate_up, t, width + i))
+        write_number(out, t, i, gate * share * read_number(gate_up, t, width + i))
 
 
 @fused_kernel
@@ -189,11 +189,11 @@ def _best_of_row(logits: KvArray, row: int) -> int:
         end = min(start + _PIECE, logits.shape[1])
         peak = np.float32(-3.4e38)
         for i in range(start, end):
-            peak = max(peak, _read(logits, row, i))
+            peak = max(peak, read_number(logits, row, i))
         if peak > best:
             best, where = peak, start
     for i in range(where, min(where + _PIECE, logits.shape[1])):
-        if _read(logits, row, i) == best:
+        if read_number(logits, row, i) == best:
             return i
     return 0
 

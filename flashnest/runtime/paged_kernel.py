@@ -19,15 +19,11 @@ from numba.extending import overload
 
 from flashnest.jit import fused_kernel, parallel_kernel
 from flashnest.record import CHUNK_TOKENS, I32Array
-from flashnest.runtime.vector_tiles import TILE_ROWS, blend_tile, score_tile
+from flashnest.runtime.vector_tiles import TILE_ROWS, FactorArray, WordArray, blend_tile, score_rows
 
 F32Array = npt.NDArray[np.float32]
-WordArray = npt.NDArray[np.float32] | npt.NDArray[np.int32] | npt.NDArray[np.uint32]
-"""Flat words as in `vector_tiles`: float32 numbers, int32 pairs of bfloat16, uint32 pairs of float16."""
 KvArray = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
 """Flat single numbers: float32, or the bits of a 16-bit float."""
-FactorArray = npt.NDArray[np.float32] | npt.NDArray[np.int32]
-"""Flat float32 numbers or int32 pairs of bfloat16, as `vector_tiles` takes them."""
 Layout = tuple[int, int, int, int, int, int, int, int, int]
 """The layer's first block, KV heads, query heads a KV head, head dim, words of a key, words of a query, and from token
 to token: words of query, words of key, numbers of value."""
@@ -94,36 +90,6 @@ def exp_below_zero(x: np.float32) -> np.float32:
     p = p * r * r + r + np.float32(1.0)
     power: np.float32 = np.int32((np.int32(n) + 127) << 23).view(np.float32)
     return np.float32(p * power)
-
-
-@fused_kernel
-def _score(
-    queries: FactorArray,
-    keys: WordArray,
-    key: int,
-    ahead: int,
-    words: int,
-    scale: np.float32,
-    rows: int,
-    scores: F32Array,
-) -> None:
-    stride = queries.shape[0] // rows
-    row = 0
-    while row + TILE_ROWS <= rows:
-        at = row * CHUNK_TOKENS
-        score_tile(TILE_ROWS, queries, row * stride, stride, keys, key, words, scale, scores, at, ahead)
-        row += TILE_ROWS
-    query, at, left = row * stride, row * CHUNK_TOKENS, rows - row
-    if left == 5:
-        score_tile(5, queries, query, stride, keys, key, words, scale, scores, at, ahead)
-    elif left == 4:
-        score_tile(4, queries, query, stride, keys, key, words, scale, scores, at, ahead)
-    elif left == 3:
-        score_tile(3, queries, query, stride, keys, key, words, scale, scores, at, ahead)
-    elif left == 2:
-        score_tile(2, queries, query, stride, keys, key, words, scale, scores, at, ahead)
-    elif left == 1:
-        score_tile(1, queries, query, stride, keys, key, words, scale, scores, at, ahead)
 
 
 @fused_kernel
@@ -206,7 +172,7 @@ def _attend_piece(
         place = (first_block + table[block]) * heads + head
         following = (first_block + table[min(block + 1, blocks - 1)]) * heads + head
         place, ahead = place * block_words, (following - place) * block_words
-        _score(folded, keys, place, ahead, key_words, scale, rows, scores)
+        score_rows(folded, keys, place, ahead, key_words, scale, rows, scores)
         _weigh(scores, seen - block * CHUNK_TOKENS, group, peaks, decays, totals)
         _blend(_rounded(scores, factors), values, place, ahead, width, decays, sums)
     for row in range(rows):

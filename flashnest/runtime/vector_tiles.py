@@ -15,12 +15,20 @@ from __future__ import annotations
 from typing import Any, Final
 
 import llvmlite.binding  # type: ignore[import-untyped]
+import numpy as np
+import numpy.typing as npt
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils, config
 from numba.extending import intrinsic
 
-from flashnest.record import CHUNK_TOKENS
+from flashnest.jit import fused_kernel
+from flashnest.record import CHUNK_TOKENS, F32Array
+
+WordArray = npt.NDArray[np.float32] | npt.NDArray[np.int32] | npt.NDArray[np.uint32]
+"""Flat words: float32 numbers, int32 pairs of bfloat16, uint32 pairs of float16."""
+FactorArray = npt.NDArray[np.float32] | npt.NDArray[np.int32]
+"""Flat float32 numbers or int32 pairs of bfloat16."""
 
 
 def _features() -> frozenset[str]:
@@ -257,3 +265,34 @@ def _blend(tile: _Tile, count: int, start: Any) -> None:
     tile.accumulate(places, steps, (weights, weight, stride), (build.add(value, start), width), ahead)
     for place, at in zip(places, offsets, strict=True):
         tile.store(build.load(place), sums, at)
+
+
+@fused_kernel
+def score_rows(
+    queries: FactorArray,
+    keys: WordArray,
+    key: int,
+    ahead: int,
+    words: int,
+    scale: np.float32,
+    rows: int,
+    scores: F32Array,
+) -> None:
+    """Write scale x (query . key) of `rows` queries and 32 keys, float32 (rows * 32,); the rest as in `score_tile`."""
+    stride = queries.shape[0] // rows
+    row = 0
+    while row + TILE_ROWS <= rows:
+        at = row * CHUNK_TOKENS
+        score_tile(TILE_ROWS, queries, row * stride, stride, keys, key, words, scale, scores, at, ahead)
+        row += TILE_ROWS
+    query, at, left = row * stride, row * CHUNK_TOKENS, rows - row
+    if left == 5:
+        score_tile(5, queries, query, stride, keys, key, words, scale, scores, at, ahead)
+    elif left == 4:
+        score_tile(4, queries, query, stride, keys, key, words, scale, scores, at, ahead)
+    elif left == 3:
+        score_tile(3, queries, query, stride, keys, key, words, scale, scores, at, ahead)
+    elif left == 2:
+        score_tile(2, queries, query, stride, keys, key, words, scale, scores, at, ahead)
+    elif left == 1:
+        score_tile(1, queries, query, stride, keys, key, words, scale, scores, at, ahead)

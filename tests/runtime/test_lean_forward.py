@@ -18,6 +18,7 @@ from flashnest.runtime.int8_linear import quantise_linears
 from flashnest.runtime.lean_forward import LeanForward, serves
 from flashnest.runtime.model import TorchModel
 from flashnest.runtime.packed_linear import has_bfloat16
+from flashnest.runtime.tile_linear import can_tile
 
 SHAPE = {
     "vocab_size": 300,
@@ -236,3 +237,48 @@ def test_int8_layers_are_served_as_they_are() -> None:
     expected = module(torch.tensor([tokens])).logits[0].numpy()
     got = lean_logits(module, tokens, [30], torch.float32)
     assert np.abs(got - expected).mean() < 0.02 * np.abs(expected).mean()  # a rounding to int8 tips here and there
+
+
+@pytest.mark.skipif(
+    not can_tile(torch.nn.Linear(2, 2, dtype=torch.bfloat16)),
+    reason="oneDNN's kernels differ from row count to another",
+)
+@torch.inference_mode()
+def test_bfloat16_logits_do_not_depend_on_how_the_work_is_cut() -> None:
+    """Bit for bit: so drafts change nothing of what is said, in bfloat16 either."""
+    module = made("llama").to(torch.bfloat16)
+    tokens = np.random.default_rng(8).integers(0, 300, 110).tolist()
+    whole = lean_logits(module, tokens, [], torch.bfloat16)
+    for cuts in ([1, 2, 3, 50], [70, 75, 76], list(range(90, 110))):
+        np.testing.assert_array_equal(lean_logits(module, tokens, cuts, torch.bfloat16), whole)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint16])
+def test_kernels_give_a_row_the_same_bits_alone_and_among_many(dtype: type) -> None:
+    """Few rows run on one thread, many on all, by code compiled apart."""
+    rng = np.random.default_rng(9)
+    rows, width, heads = 400, 96, 3
+    numbers = rng.normal(0, 2, (rows, 2 * width)).astype(np.float32)
+    wide = bits(numbers) if dtype is np.uint16 else numbers
+    fresh = wide[:, :width].copy()
+    hidden = rng.normal(0, 1, (rows, width)).astype(np.float32)
+    weight, epsilon = rng.uniform(0.5, 2, width).astype(np.float32), np.float32(1e-5)
+    angles = rng.uniform(0, 6, (rows, width // heads // 2)).astype(np.float32)
+    turns = np.cos(angles), np.sin(angles)
+    norms = rng.uniform(0.5, 2, (heads, width // heads)).astype(np.float32)
+
+    def computed(part: slice) -> list[np.ndarray]:
+        size = len(fresh[part]), width
+        active, normed, residual, turned = np.empty(size, dtype), np.empty(size, dtype), *copies(part)
+        lean_kernels.swiglu(wide[part], active)
+        lean_kernels.add_norm(residual, fresh[part], weight, epsilon, normed)
+        lean_kernels.rotate(turned, turns[0][part], turns[1][part], norms, heads, epsilon)
+        return [active, normed, residual, turned]
+
+    def copies(part: slice) -> tuple[np.ndarray, np.ndarray]:
+        return hidden[part].copy(), fresh[part].copy()
+
+    together = computed(slice(None))
+    for row in (0, 7, 399):
+        for alone, among in zip(computed(slice(row, row + 1)), together, strict=True):
+            np.testing.assert_array_equal(alone[0], among[row])
