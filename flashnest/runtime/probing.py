@@ -34,6 +34,7 @@ class Probes:
     def __init__(self, *, measured: bool) -> None:
         """`measured`: forwards were profiled, so nothing has to be learnt in a hurry."""
         self._allowance = 0.0 if measured else _START_STEPS
+        self._price = _LEAST_PRICE
         self._since = 0
         self._turn = 0
 
@@ -52,7 +53,7 @@ class Probes:
         """
         self._since += 1
         self._allowance += PROBE_SHARE
-        if self._since < PROBE_EVERY:
+        if self._since < PROBE_EVERY or self._allowance < self._price:
             return chosen
         for _ in range(4):
             other = self._other(chosen, limits, chances, stale, lost_steps)
@@ -61,10 +62,11 @@ class Probes:
             self._turn += 1
         else:
             return chosen
-        price = max(_LEAST_PRICE, lost_steps(other))
-        if self._allowance < price:
-            return chosen
-        self._allowance -= price
+        self._price = max(_LEAST_PRICE, lost_steps(other))
+        if self._allowance < self._price:
+            return chosen  # and it is not weighed again before the allowance has grown to that
+        self._allowance -= self._price
+        self._price = _LEAST_PRICE
         self._since = 0
         self._turn += 1
         return other
