@@ -22,17 +22,14 @@ import torch
 import torch.nn.functional as functional
 from torch import nn
 
-MOST: Final = 127.0
-"""Scales are symmetric: -128 is not used."""
+from flashnest.runtime.int8_kernels import MOST, TINY, round_rows, scale_back
+from flashnest.runtime.paged_kernel import KvArray
 
 MOST_BLOCK: Final = 64
 """Inputs turned together, at most; fewer where they do not divide the layer's."""
 
 CUDA_ROWS: Final = 32
 """`torch._int_mm` on CUDA takes more than 16 rows; fewer are padded to this."""
-
-_TINY: Final = torch.finfo(torch.float32).tiny * 256
-"""Stands in for the largest value of a row of zeros; still a normal number after division by 127."""
 
 
 class Int8Linear(nn.Module):  # type: ignore[misc]  # mypy does not follow torch
@@ -64,16 +61,21 @@ class Int8Linear(nn.Module):  # type: ignore[misc]  # mypy does not follow torch
 
     @classmethod
     def _rounded(cls, linear: nn.Linear) -> Self:
-        quantised, scales = _int8(linear.weight.detach().float())
-        return cls(quantised, scales[:, 0].contiguous(), None if linear.bias is None else linear.bias.detach())
+        quantised, scales = _int8(linear.weight.detach())
+        return cls(quantised, scales, None if linear.bias is None else linear.bias.detach())
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Return (..., outputs) of rows (..., inputs)."""
-        quantised, scales = _int8(rows.reshape(-1, rows.shape[-1]).float())
-        sums = _int_mm(quantised, self.weight.t()).float().mul_(scales).mul_(self.scales)
-        if self.bias is not None:
-            sums.add_(self.bias)
-        return sums.to(rows.dtype).view(*rows.shape[:-1], len(self.scales))
+        quantised, row_scales = _int8(rows.reshape(-1, rows.shape[-1]))
+        sums = _int_mm(quantised, self.weight.t())
+        if not _has_kernels(rows):
+            scaled = sums.float().mul_(row_scales[:, None]).mul_(self.scales)
+            out = (scaled if self.bias is None else scaled.add_(self.bias)).to(rows.dtype)
+        else:
+            out = torch.empty(sums.shape, dtype=rows.dtype)
+            bias = self.scales[:0] if self.bias is None else self.bias
+            scale_back(sums.numpy(), row_scales.numpy(), self.scales.numpy(), bias.numpy(), _words(out))
+        return out.view(*rows.shape[:-1], len(self.scales))
 
 
 def quantise_linears(module: Any) -> int:
@@ -99,17 +101,32 @@ def is_quantised(module: nn.Module) -> bool:
     return any(isinstance(child, Int8Linear) for child in module.modules())
 
 
+def _has_kernels(rows: torch.Tensor) -> bool:
+    return rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.bfloat16)
+
+
+def _words(tensor: torch.Tensor) -> KvArray:
+    """Return a CPU tensor's memory, bfloat16 as its bits: numpy has no such type."""
+    array: KvArray = (tensor if tensor.dtype == torch.float32 else tensor.view(torch.uint16)).numpy()
+    return array
+
+
 def _int8(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return float32 rows (n, k), turned, as int8, and each row's scale, float32 (n, 1)."""
-    turned = _turned(rows)
-    scales = turned.abs().amax(dim=-1, keepdim=True).clamp_min_(_TINY).div_(MOST)
-    return (turned / scales).round_().to(torch.int8), scales
-
-
-def _turned(rows: torch.Tensor) -> torch.Tensor:
+    """Return rows (n, k), turned, as int8, and each row's scale, float32 (n,)."""
     count = rows.shape[-1]
     block = min(MOST_BLOCK, count & -count)  # the largest power of two that divides it
-    return (rows.reshape(-1, block) @ _hadamard(block, rows.device)).view(rows.shape)
+    if _has_kernels(rows):
+        quantised, scales = torch.empty(rows.shape, dtype=torch.int8), torch.empty(len(rows))
+        round_rows(_words(rows.contiguous()), block, quantised.numpy(), scales.numpy())
+        return quantised, scales
+    turned = _turned(rows.float(), block)
+    scales = turned.abs().amax(dim=-1).clamp_min_(float(TINY)).div_(float(MOST))
+    return (turned / scales[:, None]).round_().to(torch.int8), scales
+
+
+def _turned(rows: torch.Tensor, block: int) -> torch.Tensor:
+    """Multiply inputs i, i + k / block, i + 2 k / block, ... of each row by the Hadamard matrix, as the kernel does."""
+    return (_hadamard(block, rows.device) @ rows.view(len(rows), block, -1)).view(rows.shape)
 
 
 @lru_cache(maxsize=16)

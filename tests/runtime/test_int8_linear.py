@@ -44,10 +44,27 @@ def test_turning_keeps_products_and_spreads_outliers(inputs: int) -> None:
     torch.manual_seed(inputs)
     rows, weight = torch.randn(5, inputs), torch.randn(7, inputs)
     rows[:, 1] *= 300.0
-    turned = int8_linear._turned(rows)
-    torch.testing.assert_close(turned @ int8_linear._turned(weight).T, rows @ weight.T, rtol=1e-4, atol=1e-2)
     block = min(64, inputs & -inputs)
+    turned = int8_linear._turned(rows, block)
+    torch.testing.assert_close(turned @ int8_linear._turned(weight, block).T, rows @ weight.T, rtol=1e-4, atol=1e-2)
     assert turned.abs().max() < 1.5 * rows.abs().max() / block**0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("rows", "inputs"), [(1, 3), (3, 20), (4, 576), (200, 96)])
+def test_the_kernels_compute_what_torch_does(
+    rows: int, inputs: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's operations serve what has no kernels: other dtypes, other devices."""
+    torch.manual_seed(rows)
+    values, linear = torch.randn(rows, inputs).to(dtype), make(inputs, 24, bias=True).to(dtype)
+    quantised, scales = int8_linear._int8(values)
+    got = Int8Linear.of(linear)(values)
+    monkeypatch.setattr(int8_linear, "_has_kernels", lambda rows: False)
+    expected, expected_scales = int8_linear._int8(values)
+    torch.testing.assert_close(scales, expected_scales)
+    assert (quantised.int() - expected.int()).abs().max() <= 1  # ties, and the order of float sums
+    torch.testing.assert_close(got, Int8Linear.of(linear)(values), rtol=0.02, atol=0.02)
 
 
 def test_an_outlier_channel_does_not_cost_the_others_their_bits() -> None:
