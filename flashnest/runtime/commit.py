@@ -1,105 +1,129 @@
-"""Verifies the step's drafts, commits tokens one by one, and tells table and governor what became of each draft."""
+"""Verifies the step's drafts, commits what is said, and tells table and governor what became of each draft."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
-from flashnest.record import I32Array, I64Array, U32Array
+from flashnest.record import I32Array, I64Array, U8Array
 from flashnest.runtime.choosing import chosen_tokens, token_logprobs
-from flashnest.runtime.drafter import Source
+from flashnest.runtime.drafter import Drafter
+from flashnest.runtime.drafts import Source
 from flashnest.runtime.forward import Scores
 from flashnest.runtime.governor import Governor
-from flashnest.runtime.list_drafter import ListDrafter
 from flashnest.runtime.packing import Packed
-from flashnest.runtime.request import Phase, TokenLogprobs
-from flashnest.runtime.scheduler import Sequence
+from flashnest.runtime.request import Finish, Phase, TokenLogprobs
+from flashnest.runtime.row_kernels import ENDED_BY_EOS, ENDED_BY_LENGTH, ONGOING, append_rows, count_kept
+from flashnest.runtime.rows import Rows
+from flashnest.runtime.sequence import Sequence
 from flashnest.runtime.verify import accepted_counts
+
+_FINISHES: Final = {ENDED_BY_EOS: Finish.EOS, ENDED_BY_LENGTH: Finish.LENGTH}
 
 
 class Committer:
     """Turns scores into committed tokens. Not thread-safe: the engine's thread owns it."""
 
-    def __init__(self, drafter: ListDrafter, governor: Governor) -> None:
+    def __init__(self, rows: Rows, drafter: Drafter, governor: Governor, eos_ids: tuple[int, ...]) -> None:
+        self._rows = rows
         self._drafter = drafter
         self._governor = governor
+        self._eos_ids = np.array(eos_ids, np.int64)
         self._counts = np.zeros((len(Source), 3), np.int64)
 
     def take_draft_counts(self) -> I64Array:
-        """Return and reset int64 (6, 3): by `Source`, drafts verified, tokens drafted, tokens accepted."""
+        """Return and reset int64 (5, 3): by `Source`, drafts verified, tokens drafted, tokens accepted."""
         counts = self._counts
         self._counts = np.zeros_like(counts)
         return counts
 
     def commit(self, packed: Packed, scores: Scores, now_s: float) -> int:
         """Commit every scored sequence's tokens; returns how many output tokens were kept."""
-        rows = len(packed.scored)
-        tried = np.zeros(rows, np.uint32)
-        agreed = np.zeros(rows, np.uint32)
-        kept = 0
-        drafted_tokens = packed.draft_lengths.tolist()
+        if not len(packed.rows):
+            return 0
         chosen = chosen_tokens(packed, scores)
         logprobs = token_logprobs(packed, scores, chosen)
-        for row, tokens in enumerate(_verified(packed, chosen)):
-            said = _append(packed.scored[row], tokens, now_s, logprobs.get(row))
-            kept += said
-            if drafted := drafted_tokens[row]:
-                tried[row], agreed[row] = _judged(drafted, len(tokens) - 1, said)
-        if packed.draft_lengths.any():
-            self._drafter.feedback(self._drafter.drafts.keys[:rows], tried, agreed)
-            self._record(packed.draft_lengths, tried, agreed)
-        return kept
+        ends = np.append(packed.score_starts, len(chosen)).astype(np.int32)
+        accepted = accepted_counts(packed.batch.token_ids[packed.batch.score_rows], chosen, ends)
+        kept, endings = self._count_kept(packed, chosen, accepted)
+        for at, sequence in enumerate(packed.scored):
+            if sequence.scanner is not None:
+                kept[at], endings[at] = _scan(packed, at, chosen, accepted), ONGOING
+        self._append(packed, chosen, accepted, kept, now_s)
+        for at in np.flatnonzero(endings).tolist():
+            packed.scored[at].request.finish = _FINISHES[int(endings[at])]
+        for at, found in logprobs.items():
+            _keep_logprobs(packed.scored[at], found, int(kept[at]))
+        self._judge(packed.draft_lengths, accepted, kept)
+        return int(kept.sum())
 
-    def _record(self, drafted: I32Array, tried: U32Array, agreed: U32Array) -> None:
+    def _count_kept(self, packed: Packed, chosen: I64Array, accepted: I32Array) -> tuple[I32Array, U8Array]:
+        rows = self._rows
+        kept, endings = np.empty(len(packed.rows), np.int32), np.empty(len(packed.rows), np.uint8)
+        count_kept(
+            chosen,
+            packed.score_starts,
+            accepted,
+            packed.rows,
+            rows.lengths,
+            rows.limits,
+            rows.ignores_eos,
+            self._eos_ids,
+            kept,
+            endings,
+        )
+        return kept, endings
+
+    def _append(self, packed: Packed, chosen: I64Array, accepted: I32Array, kept: I32Array, now_s: float) -> None:
+        rows = self._rows
+        append_rows(
+            chosen,
+            packed.score_starts,
+            accepted,
+            kept,
+            packed.rows,
+            now_s,
+            rows.tokens,
+            rows.times_s,
+            rows.lengths,
+            rows.prompt_lengths,
+            rows.computed,
+        )
+        rows.phases[packed.rows] = Phase.DECODE
+
+    def _judge(self, drafted: I32Array, accepted: I32Array, kept: I32Array) -> None:
+        """Tell table and governor of each draft: tokens tried are the accepted ones and the first refused.
+
+        What follows the request's end inside the draft counts for nobody: it was never said.
+        """
+        ended = kept < accepted
+        agreed = np.where(ended, np.maximum(kept, 0), accepted)
+        tried = np.where(ended, agreed, np.minimum(drafted, accepted + 1))
         drafts = self._drafter.drafts
-        at = np.flatnonzero(drafted)
-        sources = drafts.sources[at].astype(np.int32)
-        accepted = agreed[at].astype(np.int32)
-        np.add.at(self._counts, sources, np.stack((np.ones_like(accepted), drafted[at], accepted), axis=1))
-        self._governor.record_drafts(sources, drafts.matched[at], tried[at].astype(np.int32), accepted)
+        if len(at := np.flatnonzero(drafted)):
+            sources = drafts.sources[at].astype(np.int32)
+            np.add.at(self._counts, sources, np.stack((np.ones_like(at), drafted[at], agreed[at]), axis=1))
+            self._governor.record_drafts(sources, drafts.matched[at], tried[at], agreed[at])
+        self._drafter.feedback(drafts.keys[: len(drafted)], tried.astype(np.uint32), agreed.astype(np.uint32))
 
 
-def _verified(packed: Packed, chosen: I64Array) -> Iterator[list[int]]:
-    """Yield each scored sequence's tokens: the agreed head of its draft and the model's own next one."""
-    starts = packed.score_starts.tolist()
-    ends = np.append(packed.score_starts, len(chosen)).astype(np.int32)
-    counts = accepted_counts(packed.batch.token_ids[packed.batch.score_rows], chosen, ends).tolist()
-    said = chosen.tolist()
-    for start, count in zip(starts, counts, strict=True):
-        yield said[start : start + count + 1]
+def _scan(packed: Packed, at: int, chosen: I64Array, accepted: I32Array) -> int:
+    """Look for stop strings in what a sequence said and end its request there; returns how many tokens it keeps.
 
-
-def _judged(drafted: int, accepted: int, said: int) -> tuple[int, int]:
-    """Return (tokens tried, tokens agreed) of a draft whose request kept `said` of the `accepted` tokens and one more.
-
-    Tried are the accepted ones and the first refused. What follows the request's end inside the draft counts for
-    nobody: it was never said.
+    A stop string may begin in tokens of earlier steps: then the output shrinks, and the count is below 0.
     """
-    if said < accepted:
-        return max(said, 0), max(said, 0)
-    return min(drafted, accepted + 1), accepted
+    sequence, start = packed.scored[at], int(packed.score_starts[at])
+    request, count = sequence.request, int(accepted[at]) + 1
+    if sequence.scanner is None or (ending := sequence.scanner.push(chosen[start : start + count].tolist())) is None:
+        return count
+    request.finish, request.stop_text = ending.finish, ending.text
+    return ending.output_tokens - (request.length - request.prompt_length)
 
 
-def _append(sequence: Sequence, tokens: list[int], now_s: float, logprobs: list[TokenLogprobs] | None) -> int:
-    """Add verified tokens to the request, up to where it ends; returns how many it kept.
-
-    KV is in place for the accepted draft tokens, not for the model's own last one.
-    """
-    request = sequence.request
-    before, said = request.length, request.length - request.prompt_length
-    kept = len(tokens)
-    if (ending := sequence.scanner.push(tokens)) is not None:
-        request.finish, request.stop_text = ending.finish, ending.text
-        # A stop string may begin in tokens of earlier steps: then the output shrinks.
-        kept = ending.output_tokens - said
-    request.tokens[before : before + max(kept, 0)] = tokens[: max(kept, 0)]
-    request.length = before + kept
-    request.computed = min(before + len(tokens) - 1, request.length)
-    request.token_times_s.extend([now_s] * max(kept, 0))
-    del request.token_times_s[said + kept :]
-    if logprobs is not None:
-        request.logprobs.extend(logprobs[: max(kept, 0)])
-        del request.logprobs[said + kept :]
-    request.phase = Phase.DECODE
-    return kept
+def _keep_logprobs(sequence: Sequence, found: list[TokenLogprobs], kept: int) -> None:
+    logprobs = sequence.request.logprobs
+    if kept < 0:
+        del logprobs[kept:]
+    else:
+        logprobs.extend(found[:kept])

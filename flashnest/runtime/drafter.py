@@ -232,9 +232,6 @@ class Drafter:
         if finals.any():
             self._read(tokens, rows[finals], lengths, salts)
 
-    def flush_learned(self) -> None:
-        """Return when all that was learnt is in the table: `learn` leaves nothing behind."""
-
     def feedback(self, keys: U64Array, tried: U32Array, agreed: U32Array) -> None:
         """Tell the table what became of the last proposal: keys uint64 (n,) are its `drafts.keys`.
 

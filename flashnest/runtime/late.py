@@ -9,11 +9,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from flashnest.record import CHAIN, I32Array, I64Array, Kind, Tier, U8Array, U32Array, row_chain_lengths, row_kinds
+from flashnest.record import I32Array, I64Array, Tier, U8Array, U32Array
 from flashnest.runtime.draft_kernels import late_answers, offer_late
 from flashnest.runtime.drafts import DraftParts, Drafts
-from flashnest.runtime.scheduler import LateDraft, Sequence
-from flashnest.runtime.tickets import Tickets, open_tickets
+from flashnest.runtime.sequence import Sequence
+from flashnest.runtime.tickets import open_tickets
 from flashnest.storage.cold_reads import ColdAnswers
 
 
@@ -78,56 +78,15 @@ class LateDrafts:
         )
 
 
-class LateAnswers:
-    """Hands drained answers to the sequences that asked. Requests that ended meanwhile are skipped."""
-
-    def __init__(self, ngram_lengths: I32Array) -> None:
-        self._lengths = ngram_lengths
-
-    def take(self, answers: ColdAnswers, sequences: Mapping[int, Sequence]) -> None:
-        """Deliver one drain's answers."""
-        if not len(answers):
-            return
-        tickets = open_tickets(answers.tickets)
-        for i in np.flatnonzero(tickets.is_chunk).tolist():
-            sequence = sequences.get(int(tickets.request_id[i]))
-            if sequence is not None:
-                _complete_probe(sequence, int(tickets.place[i]), answers.rows[i] if answers.hit[i] else None)
-        self._take_drafts(answers, tickets, sequences)
-
-    def _take_drafts(self, answers: ColdAnswers, tickets: Tickets, sequences: Mapping[int, Sequence]) -> None:
-        """Keep each sequence's best answer: the longest match that the tokens committed meanwhile agree with.
-
-        Best first: the others of a sequence are not looked at once one fits.
-        """
-        at = np.flatnonzero(answers.hit & ~tickets.is_chunk)
-        at = at[row_kinds(answers.rows[at]) == Kind.NGRAM]
-        matched = self._lengths[tickets.length_index[at]]
-        best_first = np.argsort(tickets.place[at] - matched, kind="stable")
-        at, matched = at[best_first], matched[best_first]
-        requests, places, counts = tickets.request_id[at], tickets.place[at], row_chain_lengths(answers.rows[at])
-        done: set[int] = set()
-        for i, request_id, place, length, count in zip(
-            at.tolist(), requests.tolist(), places.tolist(), matched.tolist(), counts.tolist(), strict=True
-        ):
-            if request_id in done or (sequence := sequences.get(request_id)) is None:
-                continue
-            row = answers.rows[i]
-            skip = sequence.request.length - place
-            if skip < count and _agrees(row, sequence, place, skip):
-                done.add(request_id)
-                _keep(sequence, LateDraft(row.copy(), int(answers.keys[i]), length, skip))
-
-
-def _agrees(row: U32Array, sequence: Sequence, place: int, skip: int) -> bool:
-    """Whether the tokens committed since the question are the head of the record's chain."""
-    committed = sequence.request.tokens[place : place + skip]
-    return bool((row[CHAIN : CHAIN + skip] == committed.view(np.uint32)).all())
-
-
-def _keep(sequence: Sequence, late: LateDraft) -> None:
-    if sequence.late is None or late.matched + late.skip > sequence.late.matched + sequence.late.skip:
-        sequence.late = late
+def complete_probes(answers: ColdAnswers, sequences: Mapping[int, Sequence]) -> None:
+    """Hand drained answers for chunks to the sequences that asked. Requests that ended meanwhile are skipped."""
+    if not len(answers):
+        return
+    tickets = open_tickets(answers.tickets)
+    for i in np.flatnonzero(tickets.is_chunk).tolist():
+        sequence = sequences.get(int(tickets.request_id[i]))
+        if sequence is not None:
+            _complete_probe(sequence, int(tickets.place[i]), answers.rows[i] if answers.hit[i] else None)
 
 
 def _complete_probe(sequence: Sequence, chunk: int, row: U32Array | None) -> None:

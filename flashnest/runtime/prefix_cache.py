@@ -143,7 +143,7 @@ class PrefixCache:
             if self._pool.acquire(block, chunk) is not Reuse.OK:
                 self._report_stale(probe, i)
                 break
-            request.blocks.append(block)
+            request.add_blocks([block])
             lineage.advance(chunk)
         request.computed = lineage.chunks * CHUNK_TOKENS
         if not request.preemptions:
@@ -152,8 +152,7 @@ class PrefixCache:
     def give_back(self, request: Request, probe: Probe, lineage: Lineage) -> None:
         """Undo `reuse`; what did not prove reusable is not tried again."""
         probe.blocks[lineage.chunks :] = -1
-        self._pool.release(request.blocks)
-        request.blocks = []
+        self._pool.release(request.take_blocks())
         request.computed = lineage.chunks = 0
         if not request.preemptions:
             request.reused_tokens = 0
@@ -182,8 +181,8 @@ class PrefixCache:
         rows[:, NAMESPACE] = namespace_id(request.prompt.namespace)
         rows[:, CHUNK_KV_VERSION] = self._kv_version
         rows[:, CHUNK_DIGEST : CHUNK_DIGEST + 4] = fresh.digests
-        for i in range(len(fresh)):
-            block = request.blocks[lineage.chunks]
+        blocks = request.blocks[lineage.chunks : lineage.chunks + len(fresh)]
+        for i, block in enumerate(blocks):
             chunk = self._chunk(request, lineage.chunks, fresh.digests[i], lineage.parent)
             self._pool.register(block, chunk)
             rows[i, CHUNK_BLOCK] = block

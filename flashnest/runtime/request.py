@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass, field, replace
+from enum import Enum, IntEnum
 from math import inf, isfinite
 
-import numpy as np
-
 from flashnest.errors import WorkloadError
-from flashnest.record import CHUNK_TOKENS, F32Array, I32Array
+from flashnest.record import CHUNK_TOKENS, F32Array, I32Array, namespace_id, namespace_salt
+from flashnest.runtime.rows import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +19,7 @@ class SamplingParams:
     vLLM's: repetition (> 1 makes it rarer) of what prompt or output hold, presence and frequency of the output alone.
     `logprobs`: how many likeliest tokens' log-probabilities are kept beside each output token's own; None keeps none.
     `stop` strings end the request; like EOS they are cut from the output. `ignore_eos` keeps going to `max_tokens`.
+    `n` answers are sampled from one prompt, the i-th with `seed` + i as in vLLM; its full KV blocks are computed once.
     """
 
     max_tokens: int = 64
@@ -34,6 +34,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logprobs: int | None = None
+    n: int = 1
 
     @property
     def greedy(self) -> bool:
@@ -53,6 +54,9 @@ class SamplingParams:
 
 MAX_PRIORITY = 10
 """Largest priority: without a bound a stream of urgent requests could keep the others waiting for ever."""
+
+MAX_SAMPLES = 128
+"""Most answers to one prompt, as in OpenAI's API."""
 
 MAX_LOGPROBS = 20
 """Most likeliest tokens reported a position, as in vLLM and OpenAI's API."""
@@ -82,7 +86,13 @@ class Prompt:
     reference: I32Array | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
     priority: int = 0
-    """Higher is served first; waiting makes up for it (`scheduler.PRIORITY_S`). At most `MAX_PRIORITY` either way."""
+    """Higher is served first; waiting makes up for it (`sequence.PRIORITY_S`). At most `MAX_PRIORITY` either way."""
+
+    def samples(self) -> tuple[Prompt, ...]:
+        """Return a prompt for each of the `n` answers asked for, itself first."""
+        sampling = self.sampling
+        others = (replace(sampling, n=1, seed=sampling.seed + i) for i in range(1, sampling.n))
+        return (self, *(replace(self, sampling=other) for other in others))
 
 
 def check_prompt(prompt: Prompt, vocab_size: int, *, has_text: bool) -> None:
@@ -123,6 +133,8 @@ def _wrong_number(sampling: SamplingParams) -> str:
             f"presence_penalty is {sampling.presence_penalty} and frequency_penalty {sampling.frequency_penalty}, "
             "they must be finite"
         )
+    if not 1 <= sampling.n <= MAX_SAMPLES:
+        return f"n is {sampling.n}, it must be between 1 and {MAX_SAMPLES}"
     if sampling.logprobs is not None and not 0 <= sampling.logprobs <= MAX_LOGPROBS:
         return f"logprobs is {sampling.logprobs}, it must be between 0 and {MAX_LOGPROBS}"
     return ""
@@ -137,32 +149,29 @@ class Finish(Enum):
     CANCELLED = "cancelled"
 
 
-class Phase(Enum):
+class Phase(IntEnum):
     """Where a request stands: waiting, its chunk keys asked of a cold tier, prefilling, decoding, done.
 
-    One that was preempted waits again, with what it has said so far.
+    One that was preempted waits again, with what it has said so far. The codes of `Rows.phases`.
     """
 
-    WAITING = "waiting"
-    PROBING = "probing"
-    PREFILL = "prefill"
-    DECODE = "decode"
-    DONE = "done"
+    WAITING = 0
+    PROBING = 1
+    PREFILL = 2
+    DECODE = 3
+    DONE = 4
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Request:
-    """A request in flight. `tokens[:length]` is prompt and output so far; the engine alone changes it."""
+    """A request in flight. `tokens[:length]` is prompt and output so far; the engine alone changes it.
+
+    Its text and numbers are in a row of the engine's `Rows` while it runs, in one of its own before and after.
+    """
 
     id: int
     prompt: Prompt
     arrived_s: float
-    tokens: I32Array = field(init=False)
-    length: int = field(init=False)
-    computed: int = 0
-    """Tokens whose KV is in the pool."""
-    blocks: list[int] = field(default_factory=list)
-    phase: Phase = Phase.WAITING
     finish: Finish | None = None
     stop_text: str | None = None
     """The exact text up to the stop string, where one ended the request."""
@@ -170,20 +179,96 @@ class Request:
     """Prompt tokens whose KV was there when it first started."""
     preemptions: int = 0
     """How often it lost its KV to others and computed it again."""
-    token_times_s: list[float] = field(default_factory=list)
-    """When each output token was committed; several tokens of one draft share a time."""
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     """One for each output token where `SamplingParams.logprobs` asked for them, else empty."""
+    samples: tuple[Request, ...] = field(default=(), repr=False)
+    """All answers to its prompt, itself first; only the one that `submit` returned has them."""
+    row: int = 0
+    """Its row in the engine's `Rows`, while it runs."""
+    _rows: Rows = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.length = len(self.prompt.tokens)
-        self.tokens = np.zeros(self.length + self.prompt.sampling.max_tokens, np.int32)
-        self.tokens[: self.length] = self.prompt.tokens
+        sampling, count = self.prompt.sampling, len(self.prompt.tokens)
+        self._rows = rows = Rows.allocate(1, count + sampling.max_tokens)
+        rows.tokens[0, :count] = self.prompt.tokens
+        rows.lengths[0] = rows.prompt_lengths[0] = count
+        rows.limits[0] = count + sampling.max_tokens
+        rows.salts[0] = namespace_salt(self.prompt.namespace)
+        rows.namespaces[0] = namespace_id(self.prompt.namespace)
+        rows.request_ids[0] = self.id
+        rows.wants_logits[0] = sampling.needs_logits
+        rows.ignores_eos[0] = sampling.ignore_eos
+        rows.scans_text[0] = bool(sampling.stop)
+
+    def move(self, rows: Rows, row: int) -> None:
+        """Go on in another row; the one it had is free."""
+        self._rows.copy_row(self.row, rows, row)
+        self._rows, self.row = rows, row
+
+    def leave(self) -> None:
+        """Go on in a row of its own."""
+        self.move(Rows.allocate(1, self.limit), 0)
+
+    @property
+    def tokens(self) -> I32Array:
+        """Prompt and output, with room for the longest answer, int32 (limit,); a view."""
+        return self._rows.tokens[self.row, : self.limit]
+
+    @property
+    def length(self) -> int:
+        """Tokens of the prompt and the output so far."""
+        return int(self._rows.lengths[self.row])
+
+    @length.setter
+    def length(self, tokens: int) -> None:
+        self._rows.lengths[self.row] = tokens
+
+    @property
+    def computed(self) -> int:
+        """Tokens whose KV is in the pool."""
+        return int(self._rows.computed[self.row])
+
+    @computed.setter
+    def computed(self, tokens: int) -> None:
+        self._rows.computed[self.row] = tokens
+
+    @property
+    def phase(self) -> Phase:
+        """Where it stands."""
+        return Phase(int(self._rows.phases[self.row]))
+
+    @phase.setter
+    def phase(self, phase: Phase) -> None:
+        self._rows.phases[self.row] = phase
+
+    @property
+    def blocks(self) -> list[int]:
+        """Its KV blocks in order; a copy."""
+        blocks: list[int] = self._rows.blocks[self.row, : self._rows.block_counts[self.row]].tolist()
+        return blocks
+
+    def add_blocks(self, blocks: list[int]) -> None:
+        """Hold more KV blocks."""
+        self._rows.add_blocks(self.row, blocks)
+
+    def take_blocks(self) -> list[int]:
+        """Return its KV blocks, which it no longer holds."""
+        return self._rows.take_blocks(self.row)
+
+    @property
+    def block_count(self) -> int:
+        """KV blocks that it holds."""
+        return int(self._rows.block_counts[self.row])
 
     @property
     def prompt_length(self) -> int:
         """Tokens in the prompt."""
         return len(self.prompt.tokens)
+
+    @property
+    def limit(self) -> int:
+        """Tokens of the prompt and the longest answer."""
+        return self.prompt_length + self.prompt.sampling.max_tokens
 
     @property
     def priority(self) -> int:
@@ -196,9 +281,15 @@ class Request:
         return self.tokens[self.prompt_length : self.length]
 
     @property
+    def token_times_s(self) -> list[float]:
+        """When each output token was committed; several tokens of one draft share a time."""
+        times_s: list[float] = self._rows.times_s[self.row, : self.length - self.prompt_length].tolist()
+        return times_s
+
+    @property
     def total_blocks(self) -> int:
         """KV blocks that the prompt and the longest answer take."""
-        return self.blocks_needed(len(self.tokens))
+        return self.blocks_needed(self.limit)
 
     def blocks_needed(self, tokens: int) -> int:
         """Return how many KV blocks `tokens` tokens take."""

@@ -12,80 +12,35 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from flashnest.record import CHUNK_TOKENS, U32Array
+import numpy as np
+
+from flashnest.record import I64Array
 from flashnest.runtime.kv_pool import BlockPool
-from flashnest.runtime.prefix_cache import Lineage, Probe
+from flashnest.runtime.packing import Shares
 from flashnest.runtime.request import Phase, Request
-from flashnest.runtime.stopping import StopScanner
-
-PRIORITY_S = 30.0
-"""How much earlier a request counts as arrived for each level of its priority."""
-
-
-@dataclass(frozen=True, slots=True)
-class LateDraft:
-    """A cold record that arrived after its step: row (words,), key, matched tokens, how many of its head to skip."""
-
-    row: U32Array
-    key: int
-    matched: int
-    skip: int
-
-
-@dataclass(slots=True, eq=False)
-class Sequence:
-    """A request with what the engine keeps beside it while it is in flight."""
-
-    request: Request
-    salt: int
-    namespace: int
-    lineage: Lineage
-    scanner: StopScanner
-    probe: Probe | None = None
-    learned: int = 0
-    late: LateDraft | None = None
-
-    @property
-    def uncomputed(self) -> int:
-        """Tokens whose KV is not in the pool yet; 1 while decoding."""
-        return self.request.length - self.request.computed
-
-    @property
-    def rank(self) -> tuple[float, int]:
-        """Who comes first: the lower. Never changes."""
-        return self.request.arrived_s - PRIORITY_S * self.request.priority, self.request.id
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """A sequence's share of a step: its next `count` uncomputed tokens.
-
-    `scored`: they reach its last token, so this step yields its next; `prefill`: they are prompt, or text of one that
-    was preempted.
-    """
-
-    sequence: Sequence
-    count: int
-    scored: bool
-    prefill: bool
+from flashnest.runtime.rows import NOBODY, Rows
+from flashnest.runtime.sequence import Sequence
 
 
 class Scheduler:
     """Ranked admission, preemption and a token budget a step. Not thread-safe: the engine's thread owns it.
 
-    `waiting` and `running` are in order of rank. `max_draft_tokens`: blocks are taken that much ahead where the pool
-    can spare them.
+    `waiting` and `running` are in order of rank; a running request has one of `rows`. `max_draft_tokens`: blocks are
+    taken that much ahead where the pool can spare them.
     """
 
-    def __init__(self, pool: BlockPool, *, max_requests: int, max_step_tokens: int, max_draft_tokens: int) -> None:
-        self._pool = pool
-        self._max_requests = max_requests
-        self._max_step_tokens = max(max_step_tokens, max_requests)
+    def __init__(self, pool: BlockPool, rows: Rows, *, max_step_tokens: int, max_draft_tokens: int) -> None:
+        self._pool, self._rows = pool, rows
+        seats = len(rows.lengths)
+        self._max_step_tokens = max(max_step_tokens, seats)
         self._max_draft_tokens = max_draft_tokens
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
+        self._free_rows = list(range(seats - 1, -1, -1))
+        self._by_row: list[Sequence | None] = [None] * seats
+        self._order = np.zeros(0, np.int64)
+        """Rows of `running`, in its order."""
         self._preempted: list[Sequence] = []
 
     def add(self, sequence: Sequence) -> None:
@@ -99,11 +54,19 @@ class Scheduler:
         """
         if not self.waiting:
             return None
-        if len(self.running) >= self._max_requests and not self._displace(self.waiting[0]):
+        if not self._free_rows and not self._displace(self.waiting[0]):
             return None
         sequence = self.waiting.pop(0)
+        row = self._free_rows.pop()
+        sequence.request.move(self._rows, row)
+        self._by_row[row] = sequence
         insort(self.running, sequence, key=_rank)
+        self._reorder()
         return sequence
+
+    def sequences(self, rows: I64Array) -> list[Sequence]:
+        """Return who has each of rows int64 (n,)."""
+        return [s for row in rows.tolist() if (s := self._by_row[row]) is not None]
 
     def take_preempted(self) -> list[Sequence]:
         """Return those that were preempted since the last call."""
@@ -116,9 +79,9 @@ class Scheduler:
         And one more for each running request that still grows: who starts must not push out a neighbour a step later.
         Requests of a lower priority that are ranked after it give way.
         """
-        growing = sum(0 < len(s.request.blocks) < s.request.total_blocks for s in self.running)
+        growing = sum(0 < s.request.block_count < s.request.total_blocks for s in self.running)
         needed = _blocks_to_start(sequence.request) - shared + growing
-        spare = sum(len(s.request.blocks) for s in self._displaceable(sequence))
+        spare = sum(s.request.block_count for s in self._displaceable(sequence))
         if needed > self._pool.available + spare:
             return False
         while needed > self._pool.available and self._displace(sequence):
@@ -128,51 +91,61 @@ class Scheduler:
     def reserve(self, sequence: Sequence) -> bool:
         """Give the sequence the KV blocks that its text and next token need; False while the pool cannot."""
         request = sequence.request
-        blocks = self._pool.allocate(_blocks_to_start(request) - len(request.blocks))
+        blocks = self._pool.allocate(_blocks_to_start(request) - request.block_count)
         if blocks is None:
             return False
-        request.blocks.extend(blocks)
+        request.add_blocks(blocks)
         request.phase = Phase.PREFILL
         return True
 
-    def slices(self) -> list[Slice]:
+    def shares(self) -> Shares:
         """Share out the step: every decoding sequence, then prefills in order of rank."""
-        for sequence in list(self.running):
-            if sequence.request.phase is Phase.DECODE:
-                self._grow(sequence)
-        ready = [s for s in self.running if s.request.phase in (Phase.PREFILL, Phase.DECODE)]
-        taken = [Slice(s, 1, scored=True, prefill=False) for s in ready if s.request.phase is Phase.DECODE]
-        budget = self._max_step_tokens - len(taken)
-        for sequence in ready:
-            if sequence.request.phase is Phase.PREFILL and budget > 0:
-                count = min(sequence.uncomputed, budget)
-                taken.append(Slice(sequence, count, scored=count == sequence.uncomputed, prefill=True))
-                budget -= count
-        for piece in taken:
-            if piece.scored:
-                self._grow_ahead(piece.sequence)
-        return taken
+        rows = self._rows
+        self._grow(self._in_phase(Phase.DECODE))
+        decoding = self._in_phase(Phase.DECODE)
+        budget = self._max_step_tokens - len(decoding)
+        prefilling, counts = [], []
+        for row in self._in_phase(Phase.PREFILL).tolist():
+            if budget <= 0:
+                break
+            prefilling.append(row)
+            counts.append(min(int(rows.lengths[row] - rows.computed[row]), budget))
+            budget -= counts[-1]
+        shares = Shares.of(rows, decoding, np.array(prefilling, np.int64), np.array(counts, np.int32))
+        self._grow_ahead(shares.rows[shares.scored])
+        return shares
 
     def retire(self, sequence: Sequence) -> None:
         """Take a finished sequence out and let go of its blocks; published ones stay reusable."""
         self._unseat(sequence)
         sequence.request.phase = Phase.DONE
 
-    def _grow(self, sequence: Sequence) -> None:
-        """Give a decoding sequence the block that its last token needs, from the worst ranked where none is free."""
-        request = sequence.request
-        while len(request.blocks) < request.blocks_needed(request.length) and request.phase is Phase.DECODE:
-            if (block := self._pool.allocate(1)) is not None:
-                request.blocks.extend(block)
-            else:
-                self._preempt(next(s for s in reversed(self.running) if s.request.blocks))
+    def _in_phase(self, phase: Phase) -> I64Array:
+        rows: I64Array = self._order[self._rows.phases[self._order] == phase]
+        return rows
 
-    def _grow_ahead(self, sequence: Sequence) -> None:
+    def _grow(self, decoding: I64Array) -> None:
+        """Give decoding rows the block that their last token needs, from the worst ranked where none is free."""
+        short = self._rows.short_of(decoding, self._rows.lengths[decoding])
+        if not len(short):
+            return
+        if (blocks := self._pool.allocate(len(short))) is not None:
+            self._rows.add_block(short, blocks)
+            return
+        for sequence in self.sequences(short):
+            while sequence.request.phase is Phase.DECODE:
+                if (block := self._pool.allocate(1)) is not None:
+                    sequence.request.add_blocks(block)
+                    break
+                self._preempt(next(s for s in reversed(self.running) if s.request.block_count))
+
+    def _grow_ahead(self, scored: I64Array) -> None:
         """Take the block that a draft would need early, while the pool can spare one for each running request."""
-        request = sequence.request
-        ahead = request.blocks_needed(min(request.length + self._max_draft_tokens, len(request.tokens)))
-        if ahead > len(request.blocks) and self._pool.available > len(self.running):
-            request.blocks.extend(self._pool.allocate(ahead - len(request.blocks)) or [])
+        rows = self._rows
+        ahead = np.minimum(rows.lengths[scored] + self._max_draft_tokens, rows.limits[scored])
+        short = rows.short_of(scored, ahead)[: max(0, self._pool.available - len(self.running))]
+        if len(short) and (blocks := self._pool.allocate(len(short))) is not None:
+            rows.add_block(short, blocks)
 
     def _displace(self, urgent: Sequence) -> bool:
         """Preempt the worst ranked running sequence that `urgent` may displace; False where there is none."""
@@ -196,19 +169,23 @@ class Scheduler:
         request.preemptions += bool(request.computed)
         request.computed = 0
         request.phase = Phase.WAITING
-        sequence.probe = sequence.late = None
+        sequence.probe = None
         self.add(sequence)
         self._preempted.append(sequence)
 
     def _unseat(self, sequence: Sequence) -> None:
+        request = sequence.request
         self.running.remove(sequence)
-        self._pool.release(sequence.request.blocks)
-        sequence.request.blocks = []
+        self._reorder()
+        self._pool.release(request.take_blocks())
+        self._by_row[request.row] = None
+        self._free_rows.append(request.row)
+        row = request.row
+        request.leave()
+        self._rows.request_ids[row] = NOBODY
 
-
-def draft_room(sequence: Sequence) -> int:
-    """Return how many draft tokens fit the blocks that the sequence holds."""
-    return len(sequence.request.blocks) * CHUNK_TOKENS - sequence.request.length
+    def _reorder(self) -> None:
+        self._order = np.array([s.request.row for s in self.running], np.int64)
 
 
 def _rank(sequence: Sequence) -> tuple[float, int]:
@@ -217,4 +194,4 @@ def _rank(sequence: Sequence) -> tuple[float, int]:
 
 def _blocks_to_start(request: Request) -> int:
     """Return the blocks of the text and of the token said after it, which its next step computes."""
-    return request.blocks_needed(min(request.length + 1, len(request.tokens)))
+    return request.blocks_needed(min(request.length + 1, request.limit))

@@ -146,7 +146,8 @@ class Rig:
     def submit(self, prompt: Prompt) -> Request:
         request = self.engine.submit(prompt)
         if isinstance(self.model, EmulatedModel):
-            self.model.register(request.id, prompt.tokens, prompt.reference)
+            for sample in request.samples:
+                self.model.register(sample.id, prompt.tokens, prompt.reference)
         return request
 
     def step(self) -> StepEvent:

@@ -117,7 +117,8 @@ def draw_pairs(max_draft_tokens: int, first_seed: int) -> tuple[I64Array, float]
         for i in range(SAMPLES)
     ]
     counts = np.zeros((VOCAB, VOCAB), np.int64)
-    options = {"max_requests": 64, "max_draft_tokens": max_draft_tokens, "blocks": 128}
+    fixed = max_draft_tokens or None
+    options = {"max_requests": 64, "max_draft_tokens": max_draft_tokens, "fixed_draft_tokens": fixed, "blocks": 128}
     with open_tiers() as tiers, Rig(tiny_model(SEED, **SHAPE), tiers, **options) as rig:
         for request in rig.serve(prompts):
             counts[request.output[0], request.output[1]] += 1
@@ -156,22 +157,25 @@ def coin(draft: I32Array, probs: F64Array, uniforms: F64Array, *, without: bool)
 
 def verify_by(monkeypatch: pytest.MonkeyPatch, rule: Callable[..., I32Array]) -> None:
     """Let `rule` say what each sequence commits, in place of drawing every row and comparing."""
-    committed: list[list[int]] = []
+    accepted: list[int] = []
 
     def tokens(packed: Packed, logits: torch.Tensor) -> I64Array:
         inputs = packed.batch.token_ids[packed.batch.score_rows]
-        committed.clear()
+        said = np.zeros(len(logits), np.int64)
+        accepted.clear()
         for at, sequence in enumerate(packed.scored):
             start, drafted = int(packed.score_starts[at]), int(packed.draft_lengths[at])
             request, rows = sequence.request, slice(start, start + drafted + 1)
             probs = target_probs(logits[rows], TEMPERATURE, TOP_P)
             place = request.length - request.prompt_length
             uniforms = position_uniforms(request.prompt.sampling.seed, place, drafted + 1)
-            committed.append(rule(inputs[start + 1 : rows.stop].astype(np.int32), probs, uniforms).tolist())
-        return np.zeros(len(logits), np.int64)
+            committed = rule(inputs[start + 1 : rows.stop].astype(np.int32), probs, uniforms)
+            said[start : start + len(committed)] = committed
+            accepted.append(len(committed) - 1)
+        return said
 
     monkeypatch.setattr(choosing, "logit_tokens", tokens)
-    monkeypatch.setattr(commit, "_verified", lambda packed, chosen: iter(committed[: len(packed.scored)]))
+    monkeypatch.setattr(commit, "accepted_counts", lambda *_: np.array(accepted, np.int32))
 
 
 def test_the_next_tokens_follow_the_models_distribution() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 from engine_setup import NOTHING, WORDS, Clock, FromTokens, Tiers, emulated_rig, open_tiers, text
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashnest.hashing import chunk_keys
@@ -27,12 +28,11 @@ from flashnest.record import (
     namespace_salt,
     pack_meta,
 )
-from flashnest.runtime.drafter import Source
-from flashnest.runtime.late import LateAnswers
+from flashnest.runtime.drafts import DraftParts, Drafts, Source
+from flashnest.runtime.late import LateDrafts, complete_probes
 from flashnest.runtime.prefix_cache import Lineage, Probe
 from flashnest.runtime.request import Phase, Prompt, Request, SamplingParams
-from flashnest.runtime.scheduler import LateDraft, Sequence
-from flashnest.runtime.stopping import StopScanner
+from flashnest.runtime.sequence import Sequence
 from flashnest.runtime.tickets import chunk_ticket, ngram_ticket
 from flashnest.storage.cold import ColdOptions, ColdTier
 from flashnest.storage.cold_reads import ColdAnswers
@@ -49,7 +49,7 @@ def sequence_with(committed: list[int], request_id: int = 9) -> Sequence:
     """Return a sequence that asked when it had 40 tokens and has committed `committed` since."""
     tokens = np.concatenate([text(ASKED_AT, 1), np.array(committed, np.int32)]).astype(np.int32)
     request = Request(request_id, Prompt(tokens), 0.0)
-    return Sequence(request, 0, 0, Lineage(0), StopScanner(SamplingParams(), ()))
+    return Sequence(request, Lineage(0))
 
 
 def ngram_row(chain: list[int], kind: Kind = Kind.NGRAM) -> U32Array:
@@ -77,24 +77,43 @@ def answers(*parts: tuple[int, U32Array | None]) -> ColdAnswers:
     )
 
 
-def take(sequence: Sequence, *parts: tuple[int, U32Array | None]) -> LateDraft | None:
-    LateAnswers(np.array(NGRAM_LENGTHS, np.int32)).take(answers(*parts), {sequence.request.id: sequence})
-    return sequence.late
+@dataclass(frozen=True)
+class Late:
+    """The draft that came late: its tokens, its record's key, and the tokens that agree with it."""
+
+    tokens: list[int]
+    key: int
+    matched: int
+
+
+def take(sequence: Sequence, *parts: tuple[int, U32Array | None]) -> Late | None:
+    """Hand a drain to the sequence's row and see what is offered."""
+    request = sequence.request
+    tokens, lengths = request.tokens[None], np.array([request.length], np.int32)
+    drained = answers(*parts)
+    complete_probes(drained, {request.id: sequence})
+    late = LateDrafts(1, WORDS, np.array(NGRAM_LENGTHS, np.int32))
+    late.take(drained, tokens, lengths, np.array([request.id]))
+    drained.rows[:] = 0  # what is kept is a copy
+    drafts, rows = Drafts.allocate(1, 8), np.zeros(1, np.int64)
+    tiers, matched = np.zeros(1, np.uint8), np.zeros(1, np.int32)
+    late.offer(tokens, rows, lengths, drafts, DraftParts.allocate(1, 2), tiers, matched)
+    draft: list[int] = drafts.tokens[0, : drafts.lengths[0]].tolist()
+    return Late(draft, int(drafts.keys[0]), int(drafts.matched[0])) if draft else None
 
 
 def ticket(length_index: int, place: int = ASKED_AT, request_id: int = 9) -> int:
     return ngram_ticket(request_id, place) + length_index
 
 
+@settings(deadline=None)
 @given(st.integers(1, 12), st.integers(0, 8), st.integers(1, 8))
 def test_a_draft_is_advanced_by_what_was_committed(committed: int, agreeing: int, width: int) -> None:
     """It is kept only where all that was committed is its head and something is left of it."""
     said = (CHAIN_TOKENS[:agreeing] + [7] * 12)[:committed]
     late = take(sequence_with(said), (ticket(2), ngram_row(CHAIN_TOKENS[:width])))
     if committed <= agreeing and committed < width:
-        assert late is not None
-        assert (late.skip, late.matched, late.key) == (committed, 16, 1)
-        assert late.row[CHAIN + late.skip : CHAIN + width].tolist() == CHAIN_TOKENS[committed:width]
+        assert late == Late(CHAIN_TOKENS[committed:width], key=1, matched=16 + committed)
     else:
         assert late is None
 
@@ -104,7 +123,7 @@ def test_the_longest_answer_wins_whatever_the_order() -> None:
     for parts in ([(ticket(0), short), (ticket(3), long)], [(ticket(3), long), (ticket(0), short)]):
         late = take(sequence_with(CHAIN_TOKENS[:2]), *parts)
         assert late is not None
-        assert (late.matched, late.row[CHAIN + 2]) == (32, 2)
+        assert (late.matched, late.tokens) == (34, [2])
 
 
 def test_an_older_answer_counts_the_tokens_it_has_foreseen() -> None:
@@ -113,19 +132,10 @@ def test_an_older_answer_counts_the_tokens_it_has_foreseen() -> None:
     older, newer = ngram_row([*CHAIN_TOKENS[:3], 1]), ngram_row([CHAIN_TOKENS[2], 2])
     late = take(sequence, (ticket(1, ASKED_AT + 2), newer), (ticket(0), older))
     assert late is not None
-    assert late.row[CHAIN + late.skip] == 2
+    assert late.tokens == [2]
     late = take(sequence_with(CHAIN_TOKENS[:3]), (ticket(0, ASKED_AT + 2), newer), (ticket(0), older))
     assert late is not None
-    assert late.row[CHAIN + late.skip] == 1
-
-
-def test_answers_are_kept_beyond_the_drain_that_brought_them() -> None:
-    parts = answers((ticket(2), ngram_row(CHAIN_TOKENS)))
-    sequence = sequence_with(CHAIN_TOKENS[:1])
-    LateAnswers(np.array(NGRAM_LENGTHS, np.int32)).take(parts, {9: sequence})
-    parts.rows[:] = 0
-    assert sequence.late is not None
-    assert sequence.late.row[CHAIN] == CHAIN_TOKENS[0]
+    assert late.tokens == [1]
 
 
 def test_misses_chunk_rows_and_ended_requests_give_no_draft() -> None:

@@ -130,7 +130,7 @@ def test_a_stop_string_ends_a_request_at_each_place_of_its_drafts(rig: Rig, answ
 
 def test_eos_ends_a_request_at_each_place_of_its_drafts(rig: Rig, answer: list[int]) -> None:
     for place in range(ANSWER):
-        rig.model._spec = replace(rig.model.spec, eos_ids=(answer[place],))
+        rig.engine._committer._eos_ids = np.array([answer[place]])
         before = len(rig.events)
         requests = rig.serve([with_rules(PROMPT, ignore_eos=False, logprobs=0)] * 3)
         check_books(rig, before, requests)

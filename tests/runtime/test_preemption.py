@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flashnest.errors import WorkloadError
 from flashnest.runtime.request import MAX_PRIORITY, Finish, Phase, Prompt, Request, SamplingParams
-from flashnest.runtime.scheduler import PRIORITY_S
+from flashnest.runtime.sequence import PRIORITY_S
 
 ANSWER = text(400, 1)
 

@@ -61,7 +61,7 @@ class Setup:
         lineage = self._lineage_of(request)
         blocks = self.pool.allocate(request.blocks_needed(len(tokens)) - len(request.blocks))
         assert blocks is not None
-        request.blocks += blocks
+        request.add_blocks(blocks)
         request.computed = len(tokens)
         self.cache.publish(request, lineage)
         self.cache.flush_published()
