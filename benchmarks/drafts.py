@@ -7,6 +7,7 @@ accepted_share   accepted tokens of those drafted
 step_us          median us of a step: propose, learn and feedback for all rows
 bytes_per_token  bytes kept for a token of prompts and answers seen
 propose_us, learn_us, feedback_us   flashnest's step with 128 requests, the router's calls included
+goodput          tokens a second under the governor, forwards taking `--forward-ms`; the reference is no drafts
 
 Streams are greedy answers of SmolLM2-135M to prompts of the given repeat share, recorded once into `outputs/drafts`
 (about 2 minutes a workload). Drafters: flashnest; own_text: the request's own text alone; dictionary: `dict` over all
@@ -28,110 +29,26 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.draft_flashnest import Flashnest, Texts
+from benchmarks.draft_goodput import goodput
 from benchmarks.draft_replay import Dictionary, Replayed, Stream, Tokens, read_streams, replay
 from benchmarks.harness import Fact, Result, show, write_json
 from benchmarks.token_streams import streams_file
-from flashnest.cli.policy.files import tiering_path
-from flashnest.policy import load_tiering_file
-from flashnest.record import NGRAM_LENGTHS, BoolArray, I64Array, namespace_id, namespace_salt, row_words
-from flashnest.runtime.drafter import Drafter
 from flashnest.runtime.drafts import DraftParts, Drafts
 from flashnest.runtime.own_text import OwnText
-from flashnest.storage.router import Router
-from flashnest.storage.step_clock import StepClock
-from flashnest.storage.table import DramTable
 
 WORKLOADS = ("repeat_00", "repeat_50", "repeat_80")
+FORWARD_MS = "1:18,8:22,32:50,128:146,2048:2066"
+"""SmolLM2-135M in bfloat16 on 2 cores, 2026-12-07: measured up to 32 packed tokens, 1 ms a token beyond."""
 DRAFTERS = ("flashnest", "own_text", "dictionary", "suffix")
-CHAIN_WORDS = 8
-_TABLE_BYTES = 64 << 20
-_CAPACITY = 4096
 _DECODE_ROWS = 128
-
-
-class _Texts:
-    """Texts in rows, as an engine keeps them."""
-
-    def __init__(self, rows: int) -> None:
-        self.tokens, self.lengths = np.zeros((rows, _CAPACITY), np.int32), np.zeros(rows, np.int32)
-
-    def put(self, row: int, text: Tokens, at: int = 0) -> None:
-        """Write tokens at a place of a row and end it there."""
-        self.tokens[row, at : at + len(text)] = text
-        self.lengths[row] = at + len(text)
-
-    def add(self, rows: Sequence[int], said: Sequence[Tokens]) -> None:
-        """Add to rows."""
-        for row, tokens in zip(rows, said, strict=True):
-            self.put(row, tokens, int(self.lengths[row]))
-
-
-class Flashnest:
-    """The drafter over a router with a DRAM table."""
-
-    def __init__(self, rows: int, width: int) -> None:
-        clock = StepClock(lambda: 1 + int(time.monotonic()))
-        self.table = DramTable(_TABLE_BYTES, words=row_words(CHAIN_WORDS), clock_s=clock)
-        self.table.wait_for_pages()
-        policy = load_tiering_file(tiering_path("dram_only")).compile()
-        self.drafter = Drafter(
-            Router(self.table, None, policy.placement, clock_s=clock),
-            rows=rows,
-            ngram_lengths=NGRAM_LENGTHS,
-            chain_words=CHAIN_WORDS,
-            max_draft_tokens=width,
-        )
-        self.texts, self.learned = _Texts(rows), np.zeros(rows, np.int32)
-        self.salts = np.full(rows, namespace_salt("default"), np.uint64)
-        self.namespaces = np.full(rows, namespace_id("default"), np.int64)
-        self.ids = np.arange(rows, dtype=np.int64)
-
-    def start(self, row: int, prompt: Tokens) -> None:
-        """See `Replayed`."""
-        self.drafter.begin(row)
-        self.texts.put(row, prompt)
-        self.learned[row] = 0
-        self.learn(np.array([row], np.int64), np.zeros(1, np.bool_))
-
-    def ask(self, rows: I64Array) -> Drafts:
-        """Propose, as the engine does."""
-        texts = self.texts
-        return self.drafter.propose(texts.tokens, rows, texts.lengths, self.salts, self.ids)
-
-    def learn(self, rows: I64Array, finals: BoolArray) -> None:
-        """Learn, as the engine does."""
-        texts = self.texts
-        self.drafter.learn(texts.tokens, rows, self.learned, texts.lengths, self.salts, self.namespaces, finals)
-
-    def propose(self, rows: Sequence[int]) -> list[Tokens]:
-        """See `Replayed`."""
-        drafts = self.ask(np.array(rows, np.int64))
-        return [drafts.tokens[i, : drafts.lengths[i]].copy() for i in range(len(rows))]
-
-    def take(self, rows: Sequence[int], said: Sequence[Tokens], ended: Sequence[bool]) -> None:
-        """See `Replayed`."""
-        self.judge(said)
-        self.texts.add(rows, said)
-        self.learn(np.array(rows, np.int64), np.array(ended, np.bool_))
-
-    def judge(self, said: Sequence[Tokens]) -> None:
-        """Tell the records what became of the last proposal."""
-        drafts, n = self.drafter.drafts, len(said)
-        agreed = np.array([len(tokens) - 1 for tokens in said], np.uint32)
-        tried = np.minimum(agreed + 1, drafts.lengths[:n]).astype(np.uint32)
-        self.drafter.feedback(drafts.keys[:n], tried, agreed)
-
-    def history_bytes(self) -> int:
-        """Return the records' share of the table and the successors, which are allocated whole."""
-        share = len(self.table) / self.table.max_records
-        return int(share * self.table.bytes_used) + self.drafter.fixed_bytes
 
 
 class OwnTextOnly:
     """The index of the request's own text alone."""
 
     def __init__(self, rows: int, width: int) -> None:
-        self._texts, self._index = _Texts(rows), OwnText(rows)
+        self._texts, self._index = Texts(rows), OwnText(rows)
         self._drafts, self._parts = Drafts.allocate(rows, width), DraftParts.allocate(rows, 1)
 
     def start(self, row: int, prompt: Tokens) -> None:
@@ -197,6 +114,12 @@ def _rows(
     return rows
 
 
+def dealt(streams: Sequence[Stream], rows: int) -> list[Stream]:
+    """Return the streams, over again until there are two for each row; with over 32 rows a text runs twice at once."""
+    times = -(-2 * rows // len(streams))
+    return list(streams) * max(1, times)
+
+
 def show_passes(results: Sequence[Result]) -> None:
     """Print one line a drafter: first pass -> second pass."""
     cases = {"accept_length": ".2f", "accepted_share": ".2f", "step_us": ".0f", "bytes_per_token": ".0f"}
@@ -250,19 +173,25 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--suffix-python", type=Path, help="a Python with arctic-inference; without, suffix is left out"
     )
     parser.add_argument("--depth", type=int, default=24, help="the suffix tree's depth, vLLM's default 24")
+    parser.add_argument("--requests", default="1,8,32,128", help="requests at once for goodput")
+    parser.add_argument("--forward-ms", default=FORWARD_MS, help="milliseconds of a forward by packed tokens")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
     args.draft_tokens = [int(width) for width in args.draft_tokens.split(",")]
     names = [name for name in args.drafters.split(",") if name != "suffix" or args.suffix_python]
     if "suffix" in args.drafters and not args.suffix_python:
         print("suffix left out: no --suffix-python")
+    forward_ms = {int(t): float(ms) for t, ms in (pair.split(":") for pair in args.forward_ms.split(","))}
     results: list[Result] = []
     for workload in args.workload.split(","):
         file = streams_file(workload, prompts=args.prompts, count=args.count, output_tokens=args.output_tokens)
         results += compared(workload, names, file, args)
+        for rows in (int(rows) for rows in args.requests.split(",")):
+            streams = dealt(read_streams(file), rows)
+            results += goodput(workload, streams, forward_ms, rows=rows, width=max(args.draft_tokens))
     results += [r for width in args.draft_tokens for r in step_costs(read_streams(file), width)]
     show_passes([r for r in results if "drafter" in r.parameters])
-    show("flashnest's step", [r for r in results if "drafter" not in r.parameters])
+    show("flashnest's step and goodput", [r for r in results if "drafter" not in r.parameters])
     if args.json:
         write_json(args.json, results)
 

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from benchmarks.draft_flashnest import Flashnest
+from benchmarks.draft_goodput import goodput
 from benchmarks.draft_replay import Dictionary, Stream, Tokens, replay
-from benchmarks.drafts import Flashnest, OwnTextOnly
+from benchmarks.drafts import OwnTextOnly
 
 
 class Oracle:
@@ -69,3 +71,11 @@ def test_own_text_keeps_nothing_of_a_request_that_ended() -> None:
     figures = replay(OwnTextOnly(2, 16), texts, rows=2, passes=2)
     assert figures["passes"][0]["accept_length"] == figures["passes"][1]["accept_length"]  # type: ignore[index]
     assert figures["bytes_per_token"] == 0
+
+
+def test_goodput_is_that_of_no_drafts_where_nothing_repeats_and_rises_where_all_does() -> None:
+    texts = streams(8, answer=40)
+    first, second = goodput("random", texts, {1: 18.0, 8: 22.0, 32: 50.0, 256: 274.0}, rows=2, width=8)
+    assert first.reference_value == pytest.approx(2 / 0.0185714, rel=1e-3)
+    assert 0.98 <= first.ratio <= 1.1  # type: ignore[operator]
+    assert second.ratio > 3  # type: ignore[operator]
