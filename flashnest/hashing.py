@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Self, cast
 
 import numpy as np
 import xxhash
@@ -126,6 +126,13 @@ class ChunkKeys:
     def __len__(self) -> int:
         return len(self.keys)
 
+    @classmethod
+    def of(cls, digests: U32Array) -> Self:
+        """Return the keys of digests uint32 (chunks, 4)."""
+        keys = digests[:, :2].copy().view(np.uint64).reshape(len(digests))
+        keys[keys == 0] = _GOLDEN
+        return cls(keys, digests)
+
 
 def chunk_seed(salt: int, kv_version: int) -> int:
     """Return the 64-bit seed that keeps tenants and weights apart in chunk digests."""
@@ -139,9 +146,11 @@ def chunk_keys(tokens: I32Array, seed: int, parent: bytes = b"\0" * 16) -> Chunk
     step = 4 * CHUNK_TOKENS
     digests = np.empty((count, 16), np.uint8)
     for i in range(count):
-        parent = xxhash.xxh3_128_digest(parent + data[i * step : (i + 1) * step], seed=seed)[::-1]
+        parent = chunk_digest(data[i * step : (i + 1) * step], seed, parent)
         digests[i] = np.frombuffer(parent, np.uint8)
-    words = digests.view(np.uint32).reshape(count, 4)
-    keys = words[:, :2].copy().view(np.uint64).reshape(count)
-    keys[keys == 0] = _GOLDEN
-    return ChunkKeys(keys, words)
+    return ChunkKeys.of(digests.view(np.uint32).reshape(count, 4))
+
+
+def chunk_digest(tokens: bytes, seed: int, parent: bytes) -> bytes:
+    """Return the 16 bytes, low word first, of the digest of 32 little-endian int32 tokens that follow `parent`."""
+    return xxhash.xxh3_128_digest(parent + tokens, seed=seed)[::-1]

@@ -230,9 +230,7 @@ class Engine:
         """Publish the chunks that were completed since computed int32 (n,), learn what was said."""
         rows, state = shares.rows, self._rows
         full = state.computed[rows] // CHUNK_TOKENS > computed // CHUNK_TOKENS
-        for sequence in self._scheduler.sequences(rows[full]):
-            self._cache.publish(sequence.request, sequence.lineage)
-        self._cache.flush_published()
+        self._cache.publish((s.request, s.lineage) for s in self._scheduler.sequences(rows[full]))
         finals = np.zeros(len(rows), np.bool_)
         finals[shares.scored] = [s.request.finish is not None for s in scored]
         self._drafter.learn(state.tokens, rows, state.learned, state.lengths, state.salts, state.namespaces, finals)

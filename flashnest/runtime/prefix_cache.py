@@ -6,12 +6,13 @@ pool before a block is shared; anything else is a miss. Decides nothing about wh
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
-from flashnest.hashing import ChunkKeys, chunk_keys, chunk_seed
+from flashnest.hashing import ChunkKeys, chunk_digest, chunk_keys, chunk_seed
 from flashnest.record import (
     CHUNK_BLOCK,
     CHUNK_DIGEST,
@@ -98,7 +99,6 @@ class PrefixCache:
         self._kv_version = kv_version
         self._words = words
         self._found = Found.allocate(max_chunks, words)
-        self._published: list[tuple[U64Array, U32Array]] = []
         self.pending = PendingChunks()
         """The chunks that running prompts are about to compute."""
 
@@ -166,36 +166,36 @@ class PrefixCache:
         keys = probe.keys.keys[start:][probe.blocks[start:] >= 0]
         self._table.feedback_many(keys, np.full(len(keys), CHUNK_TOKENS, np.uint32), np.zeros(len(keys), np.uint32))
 
-    def publish(self, request: Request, lineage: Lineage) -> None:
-        """Register the sequence's newly completed chunks, whose KV is computed and final.
+    def publish(self, pieces: Iterable[tuple[Request, Lineage]]) -> None:
+        """Register requests' newly completed chunks, whose KV is computed and final, and insert their records.
 
-        Their records reach the table with `flush_published`, those of all sequences of a step in one call.
+        One table call for all of a step's: a chunk costs 10 us, where a call each cost 50.
         """
-        start = lineage.chunks * CHUNK_TOKENS
-        stop = request.computed // CHUNK_TOKENS * CHUNK_TOKENS
-        if stop <= start:
+        done = [(block, chunk) for request, lineage in pieces for block, chunk in self._completed(request, lineage)]
+        if not done:
             return
-        fresh = chunk_keys(request.tokens[start:stop], lineage.seed, lineage.parent)
-        rows = np.zeros((len(fresh), self._words), np.uint32)
+        blocks = [block for block, _ in done]
+        fresh = ChunkKeys.of(np.array([chunk.digest for _, chunk in done]))
+        rows = np.zeros((len(done), self._words), np.uint32)
         rows[:, META] = pack_meta(Kind.CHUNK, CHUNK_TOKENS, 0)
-        rows[:, NAMESPACE] = namespace_id(request.prompt.namespace)
+        rows[:, NAMESPACE] = [namespace_id(chunk.namespace) for _, chunk in done]
         rows[:, CHUNK_KV_VERSION] = self._kv_version
         rows[:, CHUNK_DIGEST : CHUNK_DIGEST + 4] = fresh.digests
-        blocks = request.blocks[lineage.chunks : lineage.chunks + len(fresh)]
-        for i, block in enumerate(blocks):
-            chunk = self._chunk(request, lineage.chunks, fresh.digests[i], lineage.parent)
-            self._pool.register(block, chunk)
-            rows[i, CHUNK_BLOCK] = block
-            lineage.advance(chunk)
-        self._published.append((fresh.keys, rows))
-        self.pending.publish(fresh.keys, rows[:, CHUNK_BLOCK].tolist())
+        rows[:, CHUNK_BLOCK] = blocks
+        self._table.insert_many(fresh.keys, rows)
+        self.pending.publish(fresh.keys, blocks)
 
-    def flush_published(self) -> None:
-        """Insert the records of what was published since the last call."""
-        if self._published:
-            keys, rows = (np.concatenate(parts) for parts in zip(*self._published, strict=True))
-            self._published.clear()
-            self._table.insert_many(keys, rows)
+    def _completed(self, request: Request, lineage: Lineage) -> Iterator[tuple[int, Chunk]]:
+        """Register the chunks that the request has completed and yield them with their blocks."""
+        tokens = request.tokens
+        for block in request.blocks[lineage.chunks : request.computed // CHUNK_TOKENS]:
+            start = lineage.chunks * CHUNK_TOKENS
+            data = tokens[start : start + CHUNK_TOKENS].astype("<i4", copy=False).tobytes()
+            digest = np.frombuffer(chunk_digest(data, lineage.seed, lineage.parent), np.uint32)
+            chunk = self._chunk(request, lineage.chunks, digest, lineage.parent)
+            self._pool.register(block, chunk)
+            lineage.advance(chunk)
+            yield block, chunk
 
     def _chunk(self, request: Request, index: int, digest: U32Array, parent: bytes) -> Chunk:
         return Chunk(

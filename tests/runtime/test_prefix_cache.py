@@ -63,8 +63,7 @@ class Setup:
         assert blocks is not None
         request.add_blocks(blocks)
         request.computed = len(tokens)
-        self.cache.publish(request, lineage)
-        self.cache.flush_published()
+        self.cache.publish([(request, lineage)])
         return request
 
     def _lineage_of(self, request: Request) -> Lineage:
